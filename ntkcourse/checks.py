@@ -1,0 +1,137 @@
+"""What the public functions ask of their arguments, said once.
+
+Each check returns its argument as a JAX array of floats or raises an error that says what was
+expected and what came. Values are looked at only when they are known: inside ``jax.jit`` or
+``jax.vmap`` an array has a shape but no entries yet, and only its shape is checked.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+
+def known(value) -> bool:
+    """Whether the entries of ``value`` can be looked at (it is not traced by JAX)."""
+    return not isinstance(value, jax.core.Tracer)
+
+
+def finite(value, name: str) -> Array:
+    """``value`` as a floating-point array (integers are converted), free of NaN and infinity."""
+    array = value if isinstance(value, jax.Array) else np.asarray(value)
+    if array.dtype == object or not np.can_cast(array.dtype, np.complex128):
+        raise TypeError(f"expected {name} to be an array of numbers, got dtype {array.dtype}")
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise TypeError(f"expected real {name}, got dtype {array.dtype}")
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        array = array.astype(float)
+    array = jnp.asarray(array)
+    if known(array) and not bool(jnp.all(jnp.isfinite(array))):
+        raise ValueError(f"expected finite {name}, got NaN or infinity")
+    return array
+
+
+def points(x, name: str = "x", like: Array | None = None) -> Float[Array, "n ..."]:
+    """A non-empty array of points as rows; with ``like``, rows of the same shape as there."""
+    x = finite(x, name)
+    if x.ndim < 2:
+        raise ValueError(
+            f"expected {name} of shape (n, d), one point per row, got shape {x.shape}"
+            + (f"; did you mean {name}[:, None]?" if x.ndim == 1 else "")
+        )
+    if x.size == 0:
+        raise ValueError(f"expected at least one point in {name}, got shape {x.shape}")
+    if like is not None and x.shape[1:] != like.shape[1:]:
+        raise ValueError(
+            f"expected {name} with points of shape {like.shape[1:]}, got points of {x.shape[1:]}"
+        )
+    return x
+
+
+def pair(x: Array, y: Array) -> None:
+    """Two single points of one shape, the arguments of a kernel."""
+    if jnp.shape(x) != jnp.shape(y) or jnp.ndim(x) == 0:
+        raise ValueError(
+            "expected two points of one shape, (d,) each, got shapes "
+            f"{jnp.shape(x)} and {jnp.shape(y)}; gram(k, x, y) takes arrays of points"
+        )
+
+
+def targets(y, x: Array, name: str = "y") -> Float[Array, "n ..."]:
+    """One target per point of ``x``: shape (n,) or (n, c), in the dtype of ``x`` if integer."""
+    given = jnp.asarray(y)
+    y = finite(y, name)
+    if not jnp.issubdtype(given.dtype, jnp.floating):
+        y = y.astype(x.dtype)
+    if y.ndim not in (1, 2) or y.shape[0] != x.shape[0]:
+        raise ValueError(
+            f"expected {name} of shape ({x.shape[0]},) or ({x.shape[0]}, c), got shape {y.shape}"
+        )
+    return y
+
+
+def number(value, name: str, *, above: float | None = None, least: float | None = None):
+    """A finite real number, with an open or a closed lower bound."""
+    if not known(value):
+        return value
+    if isinstance(value, bool) or (not np.isscalar(value) and jnp.ndim(value) != 0):
+        raise TypeError(f"expected a number for {name}, got {value!r}")
+    if isinstance(value, str) or not np.isfinite(value):
+        raise ValueError(f"expected a finite number for {name}, got {value!r}")
+    if above is not None and not value > above:
+        raise ValueError(f"expected {name} > {above:g}, got {value!r}")
+    if least is not None and not value >= least:
+        raise ValueError(f"expected {name} >= {least:g}, got {value!r}")
+    return value
+
+
+def count(value, name: str, least: int = 1) -> int:
+    """A whole number, at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"expected a whole number for {name}, got {value!r}")
+    if value < least:
+        raise ValueError(f"expected {name} >= {least}, got {value}")
+    return int(value)
+
+
+def times(t, dtype) -> Float[Array, "..."]:
+    """A time, infinity allowed, or an array of times; none negative."""
+    t = jnp.asarray(t, dtype)
+    if t.ndim > 1:
+        raise ValueError(f"expected a time or a list of times, got shape {t.shape}")
+    if known(t) and not bool(jnp.all(t >= 0)):
+        raise ValueError(f"expected times t >= 0, got {t}")
+    return t
+
+
+def increasing(t, dtype) -> Float[Array, " times"]:
+    """A non-empty list of finite, increasing times, none negative."""
+    t = times(finite(t, "times"), dtype)
+    if t.ndim != 1 or len(t) == 0:
+        raise ValueError(f"expected a list of times, got shape {t.shape}")
+    if known(t) and bool(jnp.any(jnp.diff(t) <= 0)):
+        raise ValueError(f"expected increasing times, got {t}")
+    return t
+
+
+def weights(a, x: Array, name: str = "weights") -> Float[Array, " n"]:
+    """Probabilities of the points in ``x``; None means equal ones."""
+    n = x.shape[0]
+    if a is None:
+        return jnp.full(n, 1 / n, x.dtype)
+    a = finite(a, name).astype(x.dtype)
+    if a.shape != (n,):
+        raise ValueError(f"expected {name} of shape ({n},), got shape {a.shape}")
+    if known(a):
+        if bool(jnp.any(a < 0)):
+            raise ValueError(f"expected {name} >= 0, got {float(a.min())}")
+        if abs(float(a.sum()) - 1) > n * float(jnp.finfo(a.dtype).eps) + 1e-6:
+            raise ValueError(f"expected {name} that sum to 1, got the sum {float(a.sum())}")
+    return a
+
+
+def random_key(key, purpose: str) -> PRNGKeyArray:
+    """A JAX random key; None is refused because nothing in the package is random unasked."""
+    if key is None:
+        raise ValueError(f"expected a key for {purpose}, got None; pass key=jax.random.key(0)")
+    return key

@@ -1,0 +1,158 @@
+r"""Random features: finite maps :math:`\phi` whose inner products estimate a kernel.
+
+Every map takes points as rows, (n, d) to (n, m), and carries its own :math:`1/\sqrt m`:
+:math:`\phi(x) \cdot \phi(y)` estimates the kernel without further factors.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ntkcourse import checks
+from ntkcourse.activations import Activation, resolve
+from ntkcourse.kernels import Kernel
+from ntkcourse.linalg import flow_gains, scaled
+
+FeatureMap = Callable[[Array], Array]
+
+SPECTRA = {"rbf": jax.random.normal, "laplace": jax.random.cauchy, "cauchy": jax.random.laplace}
+"""Kernel of lengthscale 1 (``laplace`` with the 1-norm) to the law of each frequency."""
+
+
+def fourier_features(
+    d: int,
+    *,
+    m: int,
+    kernel: str = "rbf",
+    lengthscale: float = 1.0,
+    paired: bool = False,
+    key: PRNGKeyArray,
+) -> FeatureMap:
+    r"""Random Fourier features of the rbf, the laplace (1-norm) or the cauchy kernel.
+
+    By Bochner's theorem :math:`k(x - y) = E \cos(w \cdot (x - y))`, with w normal, Cauchy or
+    Laplace distributed in each coordinate, scaled by 1 / lengthscale. The m features are
+
+    .. math:: \sqrt{2/m}\, \cos(w_i \cdot x + b_i), \quad b_i \sim U[0, 2\pi]
+
+    or, ``paired``, :math:`\sqrt{2/m}\,(\cos w_i \cdot x, \sin w_i \cdot x)` for m / 2
+    frequencies, which is exact at x = y and depends on x - y alone.
+    """
+    checks.count(d, "d")
+    checks.count(m, "m")
+    checks.number(lengthscale, "lengthscale", above=0)
+    if kernel not in SPECTRA:
+        raise ValueError(f"expected kernel among {', '.join(SPECTRA)}, got {kernel!r}")
+    if paired and m % 2:
+        raise ValueError(f"expected an even number m of paired features, got {m}")
+    for_w, for_b = jax.random.split(checks.random_key(key, "fourier_features"))
+    frequencies = m // 2 if paired else m
+    w = SPECTRA[kernel](for_w, (d, frequencies)) / lengthscale
+    b = jax.random.uniform(for_b, (frequencies,), maxval=2 * jnp.pi)
+
+    def phi(x: Float[Array, "n d"]) -> Float[Array, "n m"]:
+        x = _rows(x, d)
+        angle = x @ w.astype(x.dtype)
+        if paired:
+            waves = jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=1)
+        else:
+            waves = jnp.cos(angle + b.astype(x.dtype)[None])
+        return waves * (2 / m) ** 0.5
+
+    return phi
+
+
+def random_layer(
+    d: int,
+    *,
+    m: int,
+    activation: Activation,
+    sigma_w: float = 1.0,
+    sigma_b: float = 0.0,
+    law: Callable = jax.random.normal,
+    key: PRNGKeyArray,
+) -> FeatureMap:
+    r"""The hidden layer of a random network, frozen: m features of width 1,
+
+    .. math:: \phi_i(x) = \frac{1}{\sqrt m}\,
+              \varphi\Big(\frac{\sigma_w}{\sqrt d} w_i \cdot x + \sigma_b b_i\Big).
+
+    ``law(key, shape)`` draws the entries of w and b (mean 0 and variance 1 by custom). For the
+    normal law, :math:`\phi(x) \cdot \phi(y)` estimates the dual of the activation at
+    :math:`\Sigma^1`, see :func:`ntkcourse.infinite.dual`.
+    """
+    checks.count(d, "d")
+    checks.count(m, "m")
+    checks.number(sigma_w, "sigma_w", above=0)
+    checks.number(sigma_b, "sigma_b", least=0)
+    function = resolve(activation)
+    for_w, for_b = jax.random.split(checks.random_key(key, "random_layer"))
+    w, b = law(for_w, (d, m)), law(for_b, (m,))
+
+    def phi(x: Float[Array, "n d"]) -> Float[Array, "n m"]:
+        x = _rows(x, d)
+        hidden = x @ w.astype(x.dtype) * (sigma_w / d**0.5) + sigma_b * b.astype(x.dtype)[None]
+        return function(hidden) / m**0.5
+
+    return phi
+
+
+def _rows(x, d):
+    x = checks.points(x)
+    if x.shape[1:] != (d,):
+        raise ValueError(f"expected x of shape (n, {d}), got shape {x.shape}")
+    return x
+
+
+def feature_kernel(phi: FeatureMap) -> Kernel:
+    r"""The kernel :math:`k(x, y) = \phi(x) \cdot \phi(y)` of a feature map.
+
+    It makes the dual form of every method of :mod:`ntkcourse.kernels` out of the primal one.
+    Given the features, the random-feature model :math:`f = \theta \cdot \phi` with
+    :math:`\theta_0 \sim N(0, I)` is at time 0 a Gaussian process of covariance k, and at time t
+    of its training it has the law ``infinite.trained_ensemble(k, k, x, y, x_new, t)``.
+    """
+    return Partial(lambda x, y: jnp.dot(phi(x[None])[0], phi(y[None])[0]))
+
+
+def feature_regression(
+    phi: FeatureMap,
+    x: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    *,
+    t: float = jnp.inf,
+    ridge: float = 0.0,
+    theta0: Float[Array, "m *c"] | None = None,
+) -> Float[Array, "m *c"]:
+    r"""The parameters at time t of the random-feature model :math:`f(x) = \phi(x) \cdot \theta`.
+
+    Gradient flow of :math:`\frac12 \sum_i |\phi(x_i) \cdot \theta - y_i|^2 +
+    \frac\lambda2 |\theta - \theta_0|^2` from :math:`\theta_0` (None for 0) has with the
+    singular values :math:`\Phi = U S V^\top` the solution
+
+    .. math:: \theta_t = \theta_0 + V \frac{S}{S^2 + \lambda}
+              \big(1 - e^{-(S^2 + \lambda) t}\big) U^\top (y - \Phi \theta_0).
+
+    The primal form of ``gradient_flow(feature_kernel(phi), ...)``; at t = infinity that of
+    ``ridge_regression``.
+    """
+    x = checks.points(x)
+    y = checks.targets(y, x)
+    t = checks.times(t, x.dtype)
+    checks.number(ridge, "ridge", least=0)
+    design = phi(x)
+    if theta0 is None:
+        theta0 = jnp.zeros(design.shape[1:] + y.shape[1:], design.dtype)
+    if theta0.shape != design.shape[1:] + y.shape[1:]:
+        raise ValueError(
+            f"expected theta0 of shape {design.shape[1:] + y.shape[1:]}, got {theta0.shape}"
+        )
+    u, s, vt = jnp.linalg.svd(design, full_matrices=False)
+    # the cut for rank deficiency is the one of the dual form, where s^2 is the eigenvalue
+    floor = len(x) * jnp.finfo(s.dtype).eps * jnp.max(s) ** 2
+    gains = s * flow_gains(jnp.where(s**2 > floor, s**2 + ridge, 0), t)
+    modes = u.T @ (y - design @ theta0)
+    return theta0 + vt.T @ scaled(gains, modes)

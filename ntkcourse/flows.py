@@ -1,0 +1,180 @@
+r"""Energies of clouds of particles and their Wasserstein gradient flows.
+
+An energy is a function ``F(particles, weights)`` of a cloud :math:`\mu = \sum_i w_i \delta_{x_i}`,
+particles (n, d), weights (n,) that sum to 1. Its Wasserstein gradient flow moves each particle by
+
+.. math:: \dot x_i = -\nabla \frac{\delta F}{\delta \mu}(x_i)
+          = -\frac{1}{w_i} \frac{\partial F}{\partial x_i}:
+
+for n equal weights, gradient descent on the particles with time multiplied by n. This factor is
+applied in one place, :func:`velocity`.
+"""
+
+from collections.abc import Callable
+
+import diffrax
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ntkcourse import checks
+from ntkcourse.activations import Activation, resolve
+from ntkcourse.training import solve_flow
+
+Energy = Callable[[Array, Array], Array]
+
+
+def potential(V: Callable[[Array], Array]) -> Energy:
+    r"""The energy :math:`\int V \, d\mu` of particles in a landscape; V maps (d,) to a number."""
+    return lambda particles, weights: jnp.dot(weights, jax.vmap(V)(particles))
+
+
+def interaction(W: Callable[[Array, Array], Array]) -> Energy:
+    r"""The energy :math:`\frac12 \iint W(x, y) \, d\mu(x) d\mu(y)` of pairs, for symmetric W."""
+
+    def energy(particles, weights):
+        pairs = jax.vmap(lambda a: jax.vmap(lambda b: W(a, b))(particles))(particles)
+        return jnp.dot(weights, pairs @ weights) / 2
+
+    return energy
+
+
+def mean_field_risk(
+    x: Float[Array, "n d"], y: Float[Array, " n"], activation: Activation = "relu"
+) -> Energy:
+    r"""The risk of a two-layer network as an energy of its neurons,
+
+    .. math:: F(\mu) = \frac{1}{2n} \sum_i (y_i - f_\mu(x_i))^2, \qquad
+              f_\mu(x) = \int a\, \varphi(w \cdot x) \, d\mu(a, w).
+
+    A particle is a neuron (a, w): the output weight first, then the d input weights.
+    """
+    x = checks.points(x)
+    y = checks.targets(y, x)
+    if y.ndim != 1:
+        raise ValueError(f"expected y of shape (n,), got shape {y.shape}")
+    phi = resolve(activation)
+
+    def energy(particles, weights):
+        if particles.shape[1] != 1 + x.shape[1]:
+            raise ValueError(
+                f"expected particles (a, w) of dimension {1 + x.shape[1]}, got {particles.shape[1]}"
+            )
+        a, w = particles[:, 0], particles[:, 1:]
+        return jnp.mean((y - phi(x @ w.T) @ (weights * a)) ** 2) / 2
+
+    return energy
+
+
+def total(*energies: Energy) -> Energy:
+    """The sum of energies."""
+    return lambda particles, weights: sum(F(particles, weights) for F in energies)
+
+
+def first_variation(
+    F: Energy, particles: Float[Array, "n d"], weights: Float[Array, " n"] | None = None
+) -> Callable[[Array], Array]:
+    r"""The first variation :math:`x \mapsto \frac{\delta F}{\delta \mu}(x)`, of mean 0 under mu.
+
+    .. math:: \frac{\delta F}{\delta \mu}(x) =
+              \frac{d}{d\varepsilon}\Big|_0 F\big((1 - \varepsilon)\mu + \varepsilon \delta_x\big),
+
+    which fixes the free constant. The function returned takes one point (d,), so that
+    ``jax.grad`` of it is the Wasserstein gradient, or points as rows, (m, d) to (m,).
+    """
+    particles = checks.points(particles, "particles")
+    weights = checks.weights(weights, particles)
+
+    def at(x):
+        cloud = jnp.concatenate([particles, x[None]])
+        mixed = jnp.append(weights, jnp.zeros((), weights.dtype))
+        towards = jnp.append(-weights, jnp.ones((), weights.dtype))
+        return jax.jvp(lambda w: F(cloud, w), (mixed,), (towards,))[1]
+
+    def variation(x: Array) -> Array:
+        x = checks.finite(x, "x")
+        if x.shape == particles.shape[1:]:
+            return at(x)
+        return jax.vmap(at)(checks.points(x, "x", like=particles))
+
+    return variation
+
+
+def velocity(
+    F: Energy, particles: Float[Array, "n d"], weights: Float[Array, " n"]
+) -> Float[Array, "n d"]:
+    """The Wasserstein gradient flow's velocity of each particle: minus dF/dx_i over w_i."""
+    return -jax.grad(F)(particles, weights) / weights[:, None]
+
+
+def wasserstein_flow(
+    F: Energy,
+    particles: Float[Array, "n d"],
+    times: Float[Array, " t"],
+    *,
+    weights: Float[Array, " n"] | None = None,
+    step: float | None = None,
+    temperature: float = 0.0,
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, "t n d"]:
+    r"""The particles at each of the increasing ``times`` of the flow of F, started at time 0.
+
+    With ``step=None`` an adaptive method of order 5; otherwise explicit Euler, each interval
+    between two times cut into equal steps of at most ``step``. ``temperature`` tau > 0 adds
+    Langevin noise :math:`\sqrt{2\tau}\, dB` to each particle, the flow of
+    :math:`F(\mu) + \tau \int \mu \log \mu`; it needs ``step`` and ``key``. All weights must be
+    positive: a particle without mass has no velocity.
+    """
+    particles = checks.points(particles, "particles")
+    weights = checks.weights(weights, particles)
+    times = checks.increasing(times, particles.dtype)
+    checks.number(temperature, "temperature", least=0)
+    if checks.known(weights) and bool(jnp.any(weights == 0)):
+        raise ValueError("expected positive weights, got a weight of 0")
+    value = F(particles, weights)
+    if jnp.shape(value) != ():
+        raise ValueError(f"expected an energy that is a number, got shape {jnp.shape(value)}")
+    if checks.known(value) and not bool(jnp.isfinite(value)):
+        raise FloatingPointError(f"the energy is {value} at the initial particles")
+    if step is not None:
+        checks.number(step, "step", above=0)
+        path = _euler(F, particles, times, weights, step, temperature, key)
+    elif temperature > 0:
+        raise ValueError("expected a step for a flow with temperature > 0, got step=None")
+    else:
+        saves = [diffrax.SubSaveAt(ts=times)]
+        (path,) = solve_flow(lambda t, p, _: velocity(F, p, weights), particles, times[-1], saves)
+    if checks.known(path) and not bool(jnp.all(jnp.isfinite(path))):
+        raise FloatingPointError("the particles left the finite numbers: take a smaller step")
+    return path
+
+
+def _euler(F, particles, times, weights, step, temperature, key):
+    key = checks.random_key(key, "a flow with temperature > 0") if temperature > 0 else None
+    spans = jnp.diff(times, prepend=0)
+    # the slack keeps a span that is a whole number of steps up to rounding from gaining one
+    counts = jnp.ceil(spans / step * (1 - 1e-6)).astype(int)
+
+    def advance(index, state):
+        start, particles = state
+        h = spans[index] / jnp.maximum(counts[index], 1).astype(spans.dtype)
+
+        def move(i, particles):
+            particles = particles + h * velocity(F, particles, weights)
+            if key is None:
+                return particles
+            noise = jax.random.normal(
+                jax.random.fold_in(key, start + i), particles.shape, particles.dtype
+            )
+            return particles + jnp.sqrt(2 * temperature * h) * noise
+
+        particles = jax.lax.fori_loop(0, counts[index], move, particles)
+        return start + counts[index], particles
+
+    def record(state, index):
+        state = advance(index, state)
+        return state, state[1]
+
+    return jax.jit(lambda p: jax.lax.scan(record, (jnp.asarray(0), p), jnp.arange(len(times)))[1])(
+        particles
+    )
