@@ -42,15 +42,12 @@ def mlp(
     .. math:: f^1 = s_1 W^1 x + r b^1, \quad f^l = s_l W^l \varphi(f^{l-1}) + r b^l,
               \quad f = f^L.
 
-    ==============  ======================================  =============  =================
-    scaling         s_l (with n_0 = d)                      r              initial W, b
-    ==============  ======================================  =============  =================
-    ``ntk``         sigma_w / sqrt(n_{l-1})                 sigma_b        N(0, 1), N(0, 1)
-    ``standard``    1                                       1              variances
-                                                                           sigma_w^2 / n_{l-1},
-                                                                           sigma_b^2
-    ``mean_field``  as ntk, but sigma_w / n_{L-1} for l = L  sigma_b       N(0, 1), N(0, 1)
-    ==============  ======================================  =============  =================
+    The factors depend on ``scaling``, with :math:`n_0 = d`:
+
+    - ``ntk``: :math:`s_l = \sigma_w/\sqrt{n_{l-1}}`, :math:`r = \sigma_b`, W and b are N(0, 1);
+    - ``standard``: :math:`s_l = r = 1`, W has variance :math:`\sigma_w^2/n_{l-1}` and b
+      :math:`\sigma_b^2`: the same function at initialisation, other gradients;
+    - ``mean_field``: as ntk, but :math:`s_L = \sigma_w/n_{L-1}` in the last layer.
 
     sigma_b = 0 leaves the biases out. ``init(key=key, antisymmetric=False, signs=False,
     dtype=float)`` gives the parameters. ``signs`` makes the output weights +1 or -1 times
