@@ -27,7 +27,7 @@ def resolve(activation: Activation) -> Callable:
     """The function called ``activation``, or ``activation`` itself if it is a function."""
     if callable(activation):
         return activation
-    if activation not in BY_NAME:
+    if not isinstance(activation, str) or activation not in BY_NAME:
         raise ValueError(
             f"expected an activation among {', '.join(BY_NAME)} or a JAX function, "
             f"got {activation!r}"

@@ -16,24 +16,24 @@ def known(value) -> bool:
     return not isinstance(value, jax.core.Tracer)
 
 
-def finite(value, name: str) -> Array:
-    """``value`` as a floating-point array (integers are converted), free of NaN and infinity."""
+def finite(value, name: str, dtype=float) -> Array:
+    """``value`` as an array of floats, free of NaN and infinity; integers become ``dtype``."""
     array = value if isinstance(value, jax.Array) else np.asarray(value)
     if array.dtype == object or not np.can_cast(array.dtype, np.complex128):
         raise TypeError(f"expected {name} to be an array of numbers, got dtype {array.dtype}")
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise TypeError(f"expected real {name}, got dtype {array.dtype}")
     if not jnp.issubdtype(array.dtype, jnp.floating):
-        array = array.astype(float)
+        array = array.astype(dtype)
     array = jnp.asarray(array)
-    if known(array) and not bool(jnp.all(jnp.isfinite(array))):
+    if known(array) and not np.all(np.isfinite(array)):
         raise ValueError(f"expected finite {name}, got NaN or infinity")
     return array
 
 
 def points(x, name: str = "x", like: Array | None = None) -> Float[Array, "n ..."]:
     """A non-empty array of points as rows; with ``like``, rows of the same shape as there."""
-    x = finite(x, name)
+    x = finite(x, name, float if like is None else like.dtype)
     if x.ndim < 2:
         raise ValueError(
             f"expected {name} of shape (n, d), one point per row, got shape {x.shape}"
@@ -48,21 +48,20 @@ def points(x, name: str = "x", like: Array | None = None) -> Float[Array, "n ...
     return x
 
 
-def pair(x: Array, y: Array) -> None:
+def pair(x, y) -> tuple[Array, Array]:
     """Two single points of one shape, the arguments of a kernel."""
-    if jnp.shape(x) != jnp.shape(y) or jnp.ndim(x) == 0:
+    x, y = finite(x, "x"), finite(y, "y")
+    if x.shape != y.shape or x.ndim == 0 or x.size == 0:
         raise ValueError(
-            "expected two points of one shape, (d,) each, got shapes "
-            f"{jnp.shape(x)} and {jnp.shape(y)}; gram(k, x, y) takes arrays of points"
+            f"expected two points of one shape, (d,) each, got shapes {x.shape} and {y.shape}; "
+            "gram(k, x, y) takes arrays of points"
         )
+    return x, y
 
 
 def targets(y, x: Array, name: str = "y") -> Float[Array, "n ..."]:
     """One target per point of ``x``: shape (n,) or (n, c), in the dtype of ``x`` if integer."""
-    given = jnp.asarray(y)
-    y = finite(y, name)
-    if not jnp.issubdtype(given.dtype, jnp.floating):
-        y = y.astype(x.dtype)
+    y = finite(y, name, x.dtype)
     if y.ndim not in (1, 2) or y.shape[0] != x.shape[0]:
         raise ValueError(
             f"expected {name} of shape ({x.shape[0]},) or ({x.shape[0]}, c), got shape {y.shape}"
@@ -71,12 +70,17 @@ def targets(y, x: Array, name: str = "y") -> Float[Array, "n ..."]:
 
 
 def number(value, name: str, *, above: float | None = None, least: float | None = None):
-    """A finite real number, with an open or a closed lower bound."""
+    """A finite real number, with an open or a closed lower bound.
+
+    Returned as a number of Python, which never changes the dtype of what it is combined with.
+    """
     if not known(value):
         return value
-    if isinstance(value, bool) or (not np.isscalar(value) and jnp.ndim(value) != 0):
+    array = np.asarray(value)
+    if array.ndim != 0 or array.dtype.kind not in "iuf":
         raise TypeError(f"expected a number for {name}, got {value!r}")
-    if isinstance(value, str) or not np.isfinite(value):
+    value = array.item()
+    if not np.isfinite(value):
         raise ValueError(f"expected a finite number for {name}, got {value!r}")
     if above is not None and not value > above:
         raise ValueError(f"expected {name} > {above:g}, got {value!r}")
@@ -99,7 +103,7 @@ def times(t, dtype) -> Float[Array, "..."]:
     t = jnp.asarray(t, dtype)
     if t.ndim > 1:
         raise ValueError(f"expected a time or a list of times, got shape {t.shape}")
-    if known(t) and not bool(jnp.all(t >= 0)):
+    if known(t) and not np.all(np.asarray(t) >= 0):
         raise ValueError(f"expected times t >= 0, got {t}")
     return t
 
@@ -109,7 +113,7 @@ def increasing(t, dtype) -> Float[Array, " times"]:
     t = times(finite(t, "times"), dtype)
     if t.ndim != 1 or len(t) == 0:
         raise ValueError(f"expected a list of times, got shape {t.shape}")
-    if known(t) and bool(jnp.any(jnp.diff(t) <= 0)):
+    if known(t) and np.any(np.diff(t) <= 0):
         raise ValueError(f"expected increasing times, got {t}")
     return t
 
@@ -123,10 +127,12 @@ def weights(a, x: Array, name: str = "weights") -> Float[Array, " n"]:
     if a.shape != (n,):
         raise ValueError(f"expected {name} of shape ({n},), got shape {a.shape}")
     if known(a):
-        if bool(jnp.any(a < 0)):
-            raise ValueError(f"expected {name} >= 0, got {float(a.min())}")
-        if abs(float(a.sum()) - 1) > n * float(jnp.finfo(a.dtype).eps) + 1e-6:
-            raise ValueError(f"expected {name} that sum to 1, got the sum {float(a.sum())}")
+        entries = np.asarray(a, float)
+        if np.any(entries < 0):
+            raise ValueError(f"expected {name} >= 0, got {entries.min()}")
+        whole = entries.sum()
+        if abs(whole - 1) > n * float(jnp.finfo(a.dtype).eps) + 1e-6:
+            raise ValueError(f"expected {name} that sum to 1, got the sum {whole}")
     return a
 
 

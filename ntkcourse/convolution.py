@@ -36,7 +36,7 @@ def _recursion(depth, activation, pooling, tangent):
 
     @jax.jit
     def kernel(sigma_w, sigma_b, x, y):
-        checks.pair(x, y)
+        x, y = checks.pair(x, y)
         if x.ndim != 3:
             raise ValueError(f"expected images of shape (h, w, c), got shape {x.shape}")
 
@@ -78,9 +78,9 @@ def _recursion(depth, activation, pooling, tangent):
 
 
 def _kernel(depth, activation, sigma_w, sigma_b, pooling, tangent):
-    checks.count(depth, "depth")
-    checks.number(sigma_w, "sigma_w", above=0)
-    checks.number(sigma_b, "sigma_b", least=0)
+    depth = checks.count(depth, "depth")
+    sigma_w = checks.number(sigma_w, "sigma_w", above=0)
+    sigma_b = checks.number(sigma_b, "sigma_b", least=0)
     return Partial(_recursion(depth, activation, bool(pooling), tangent), sigma_w, sigma_b)
 
 

@@ -12,14 +12,14 @@ TABLES = ("diabetes", "wine", "breast_cancer", "digits")
 
 def circle(n: int, radius: float = 1.0) -> Float[Array, "n 2"]:
     """n equally spaced points on a circle, the first of them at angle 0."""
-    checks.number(radius, "radius", above=0)
-    angle = 2 * jnp.pi * jnp.arange(checks.count(n, "n")) / n
+    radius = checks.number(radius, "radius", above=0)
+    angle = 2 * jnp.pi * jnp.arange(checks.count(n, "n"), dtype=float) / n
     return radius * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1)
 
 
 def sphere(n: int, d: int, radius: float = 1.0, *, key: PRNGKeyArray) -> Float[Array, "n d"]:
     """n independent points, uniform on the sphere of the given radius in d dimensions."""
-    checks.number(radius, "radius", above=0)
+    radius = checks.number(radius, "radius", above=0)
     shape = (checks.count(n, "n"), checks.count(d, "d"))
     normal = jax.random.normal(checks.random_key(key, "sphere"), shape)
     return radius * normal / jnp.linalg.norm(normal, axis=1, keepdims=True)

@@ -41,9 +41,9 @@ def fourier_features(
     or, ``paired``, :math:`\sqrt{2/m}\,(\cos w_i \cdot x, \sin w_i \cdot x)` for m / 2
     frequencies, which is exact at x = y and depends on x - y alone.
     """
-    checks.count(d, "d")
-    checks.count(m, "m")
-    checks.number(lengthscale, "lengthscale", above=0)
+    d = checks.count(d, "d")
+    m = checks.count(m, "m")
+    lengthscale = checks.number(lengthscale, "lengthscale", above=0)
     if kernel not in SPECTRA:
         raise ValueError(f"expected kernel among {', '.join(SPECTRA)}, got {kernel!r}")
     if paired and m % 2:
@@ -84,10 +84,10 @@ def random_layer(
     normal law, :math:`\phi(x) \cdot \phi(y)` estimates the dual of the activation at
     :math:`\Sigma^1`, see :func:`ntkcourse.infinite.dual`.
     """
-    checks.count(d, "d")
-    checks.count(m, "m")
-    checks.number(sigma_w, "sigma_w", above=0)
-    checks.number(sigma_b, "sigma_b", least=0)
+    d = checks.count(d, "d")
+    m = checks.count(m, "m")
+    sigma_w = checks.number(sigma_w, "sigma_w", above=0)
+    sigma_b = checks.number(sigma_b, "sigma_b", least=0)
     function = resolve(activation)
     for_w, for_b = jax.random.split(checks.random_key(key, "random_layer"))
     w, b = law(for_w, (d, m)), law(for_b, (m,))
@@ -123,10 +123,10 @@ def feature_regression(
     x: Float[Array, "n d"],
     y: Float[Array, "n *c"],
     *,
-    t: float = jnp.inf,
+    t: float | Float[Array, " t"] = jnp.inf,
     ridge: float = 0.0,
     theta0: Float[Array, "m *c"] | None = None,
-) -> Float[Array, "m *c"]:
+) -> Array:
     r"""The parameters at time t of the random-feature model :math:`f(x) = \phi(x) \cdot \theta`.
 
     Gradient flow of :math:`\frac12 \sum_i |\phi(x_i) \cdot \theta - y_i|^2 +
@@ -137,15 +137,16 @@ def feature_regression(
               \big(1 - e^{-(S^2 + \lambda) t}\big) U^\top (y - \Phi \theta_0).
 
     The primal form of ``gradient_flow(feature_kernel(phi), ...)``; at t = infinity that of
-    ``ridge_regression``.
+    ``ridge_regression``. Shaped (m,) or (m, c) like ``y``; a list of times puts one axis in front.
     """
     x = checks.points(x)
     y = checks.targets(y, x)
     t = checks.times(t, x.dtype)
-    checks.number(ridge, "ridge", least=0)
+    ridge = checks.number(ridge, "ridge", least=0)
     design = phi(x)
     if theta0 is None:
         theta0 = jnp.zeros(design.shape[1:] + y.shape[1:], design.dtype)
+    theta0 = checks.finite(theta0, "theta0", design.dtype)
     if theta0.shape != design.shape[1:] + y.shape[1:]:
         raise ValueError(
             f"expected theta0 of shape {design.shape[1:] + y.shape[1:]}, got {theta0.shape}"
@@ -153,6 +154,10 @@ def feature_regression(
     u, s, vt = jnp.linalg.svd(design, full_matrices=False)
     # the cut for rank deficiency is the one of the dual form, where s^2 is the eigenvalue
     floor = len(x) * jnp.finfo(s.dtype).eps * jnp.max(s) ** 2
-    gains = s * flow_gains(jnp.where(s**2 > floor, s**2 + ridge, 0), t)
+    rates = jnp.where(s**2 + ridge > floor, s**2 + ridge, 0)
     modes = u.T @ (y - design @ theta0)
-    return theta0 + vt.T @ scaled(gains, modes)
+
+    def at(time):
+        return theta0 + vt.T @ scaled(s * flow_gains(rates, time), modes)
+
+    return at(t) if t.ndim == 0 else jax.vmap(at)(t)

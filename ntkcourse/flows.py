@@ -15,6 +15,7 @@ from collections.abc import Callable
 import diffrax
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ntkcourse import checks
@@ -84,6 +85,7 @@ def first_variation(
     """
     particles = checks.points(particles, "particles")
     weights = checks.weights(weights, particles)
+    _expect_number(F, particles, weights)
 
     def at(x):
         cloud = jnp.concatenate([particles, x[None]])
@@ -92,12 +94,20 @@ def first_variation(
         return jax.jvp(lambda w: F(cloud, w), (mixed,), (towards,))[1]
 
     def variation(x: Array) -> Array:
-        x = checks.finite(x, "x")
+        x = checks.finite(x, "x", particles.dtype)
         if x.shape == particles.shape[1:]:
             return at(x)
         return jax.vmap(at)(checks.points(x, "x", like=particles))
 
     return variation
+
+
+def _expect_number(F, particles, weights):
+    value = F(particles, weights)
+    if jnp.shape(value) != ():
+        raise ValueError(f"expected an energy that is a number, got shape {jnp.shape(value)}")
+    if checks.known(value) and not bool(jnp.isfinite(value)):
+        raise FloatingPointError(f"the energy is {value} at the particles given")
 
 
 def velocity(
@@ -128,16 +138,12 @@ def wasserstein_flow(
     particles = checks.points(particles, "particles")
     weights = checks.weights(weights, particles)
     times = checks.increasing(times, particles.dtype)
-    checks.number(temperature, "temperature", least=0)
-    if checks.known(weights) and bool(jnp.any(weights == 0)):
+    temperature = checks.number(temperature, "temperature", least=0)
+    if checks.known(weights) and np.any(np.asarray(weights) == 0):
         raise ValueError("expected positive weights, got a weight of 0")
-    value = F(particles, weights)
-    if jnp.shape(value) != ():
-        raise ValueError(f"expected an energy that is a number, got shape {jnp.shape(value)}")
-    if checks.known(value) and not bool(jnp.isfinite(value)):
-        raise FloatingPointError(f"the energy is {value} at the initial particles")
+    _expect_number(F, particles, weights)
     if step is not None:
-        checks.number(step, "step", above=0)
+        step = checks.number(step, "step", above=0)
         path = _euler(F, particles, times, weights, step, temperature, key)
     elif temperature > 0:
         raise ValueError("expected a step for a flow with temperature > 0, got step=None")

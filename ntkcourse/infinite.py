@@ -142,7 +142,7 @@ def _recursion(depth, activation, tangent):
 
     @jax.jit
     def kernel(sigma_w, sigma_b, x, y):
-        checks.pair(x, y)
+        x, y = checks.pair(x, y)
 
         def affine(inner):
             return sigma_w**2 * inner + sigma_b**2
@@ -162,9 +162,9 @@ def _recursion(depth, activation, tangent):
 
 
 def _kernel(depth, activation, sigma_w, sigma_b, tangent):
-    checks.count(depth, "depth")
-    checks.number(sigma_w, "sigma_w", above=0)
-    checks.number(sigma_b, "sigma_b", least=0)
+    depth = checks.count(depth, "depth")
+    sigma_w = checks.number(sigma_w, "sigma_w", above=0)
+    sigma_b = checks.number(sigma_b, "sigma_b", least=0)
     return Partial(_recursion(depth, activation, tangent), sigma_w, sigma_b)
 
 
@@ -222,7 +222,7 @@ def trained_ensemble(
     y = checks.targets(y, x)
     x_new = checks.points(x_new, "x_new", like=x)
     t = checks.times(t, x.dtype)
-    checks.number(ridge, "ridge", least=0)
+    ridge = checks.number(ridge, "ridge", least=0)
     values, vectors = spectrum(kernels.gram(ntk, x))
     cross = kernels.gram(ntk, x_new, x) @ vectors
     prior, prior_cross = kernels.gram(nngp, x_new), kernels.gram(nngp, x_new, x)

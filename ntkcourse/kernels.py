@@ -29,7 +29,7 @@ TILE = 512
 
 
 def _linear(x, y):
-    checks.pair(x, y)
+    x, y = checks.pair(x, y)
     return jnp.dot(x, y)
 
 
@@ -38,24 +38,24 @@ def _polynomial(offset, x, y, *, degree):
 
 
 def _rbf(lengthscale, x, y):
-    checks.pair(x, y)
+    x, y = checks.pair(x, y)
     return jnp.exp(-jnp.sum(((x - y) / lengthscale) ** 2) / 2)
 
 
 def _laplace1(lengthscale, x, y):
-    checks.pair(x, y)
+    x, y = checks.pair(x, y)
     return jnp.exp(-jnp.sum(jnp.abs(x - y)) / lengthscale)
 
 
 def _laplace2(lengthscale, x, y):
-    checks.pair(x, y)
+    x, y = checks.pair(x, y)
     square = jnp.sum(((x - y) / lengthscale) ** 2)
     # sqrt has no derivative at 0; the inner where keeps NaN out of the gradient there
     return jnp.exp(-jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0))
 
 
 def _cauchy(lengthscale, x, y):
-    checks.pair(x, y)
+    x, y = checks.pair(x, y)
     return jnp.prod(1 / (1 + ((x - y) / lengthscale) ** 2))
 
 
@@ -70,20 +70,20 @@ def polynomial(degree: int, offset: float = 1.0) -> Kernel:
     ``degree`` is the whole number p >= 1 and ``offset`` is c >= 0: a negative c would not give a
     kernel. Its features are the monomials of degree at most p (exactly p if c = 0).
     """
-    checks.count(degree, "degree")
-    checks.number(offset, "offset", least=0)
+    degree = checks.count(degree, "degree")
+    offset = checks.number(offset, "offset", least=0)
     return Partial(_power(degree), offset)
 
 
 def rbf(lengthscale: float = 1.0) -> Kernel:
     r"""The Gaussian kernel :math:`k(x, y) = e^{-|x - y|^2 / 2 \ell^2}`."""
-    checks.number(lengthscale, "lengthscale", above=0)
+    lengthscale = checks.number(lengthscale, "lengthscale", above=0)
     return Partial(_rbf, lengthscale)
 
 
 def laplace(lengthscale: float = 1.0, norm: int = 1) -> Kernel:
     r"""The Laplace kernel :math:`k(x, y) = e^{-|x - y|_q / \ell}` with the norm q = 1 or 2."""
-    checks.number(lengthscale, "lengthscale", above=0)
+    lengthscale = checks.number(lengthscale, "lengthscale", above=0)
     if norm not in (1, 2):
         raise ValueError(f"expected norm 1 or 2, got {norm!r}")
     return Partial(_laplace1 if norm == 1 else _laplace2, lengthscale)
@@ -91,7 +91,7 @@ def laplace(lengthscale: float = 1.0, norm: int = 1) -> Kernel:
 
 def cauchy(lengthscale: float = 1.0) -> Kernel:
     r"""The Cauchy kernel :math:`k(x, y) = \prod_j 1 / (1 + (x_j - y_j)^2 / \ell^2)`."""
-    checks.number(lengthscale, "lengthscale", above=0)
+    lengthscale = checks.number(lengthscale, "lengthscale", above=0)
     return Partial(_cauchy, lengthscale)
 
 
@@ -175,7 +175,7 @@ def ridge_regression(
     """
     x = checks.points(x)
     y = checks.targets(y, x)
-    checks.number(ridge, "ridge", least=0)
+    ridge = checks.number(ridge, "ridge", least=0)
     alpha = solver(gram(k, x), ridge)(y)
     return lambda x_new: gram(k, checks.points(x_new, "x_new", like=x), x) @ alpha
 
@@ -200,8 +200,10 @@ def gradient_flow(
     y = checks.targets(y, x)
     t = checks.times(t, x.dtype)
     values, vectors = spectrum(gram(k, x))
-    residual = y if f0 is None else y - f0(x)
-    modes = vectors.T @ residual
+    start = jnp.zeros_like(y) if f0 is None else f0(x)
+    if start.shape != y.shape:
+        raise ValueError(f"expected f0(x) of shape {y.shape} like y, got shape {start.shape}")
+    modes = vectors.T @ (y - start)
 
     def at(time, cross):
         return cross @ (vectors @ scaled(flow_gains(values, time), modes))
@@ -229,7 +231,7 @@ def gaussian_process(
     """
     x = checks.points(x)
     y = checks.targets(y, x)
-    checks.number(noise, "noise", least=0)
+    noise = checks.number(noise, "noise", least=0)
     solve = solver(gram(k, x), noise)
     alpha = solve(y)
 
@@ -246,7 +248,9 @@ def gaussian_samples(
     mean: Float[Array, " n"], cov: Float[Array, "n n"], count: int = 1, *, key: PRNGKeyArray
 ) -> Float[Array, "count n"]:
     """Draws from the normal law N(mean, cov), one per row; ``cov`` may be singular."""
-    checks.count(count, "count")
+    count = checks.count(count, "count")
+    cov = checks.points(cov, "cov")
+    mean = checks.targets(mean, cov, "mean")
     values, vectors = jnp.linalg.eigh(cov)
     normal = jax.random.normal(checks.random_key(key, "samples"), (count, len(cov)), cov.dtype)
     return mean[None] + normal * jnp.sqrt(jnp.maximum(values, 0))[None] @ vectors.T

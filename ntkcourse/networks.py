@@ -60,8 +60,8 @@ def mlp(
     if len(widths) < 2:
         raise ValueError(f"expected widths (d, n_1, ..., out), got {tuple(widths)}")
     widths = tuple(checks.count(n, "each width") for n in widths)
-    checks.number(sigma_w, "sigma_w", above=0)
-    checks.number(sigma_b, "sigma_b", least=0)
+    sigma_w = checks.number(sigma_w, "sigma_w", above=0)
+    sigma_b = checks.number(sigma_b, "sigma_b", least=0)
     if scaling not in ("ntk", "standard", "mean_field"):
         raise ValueError(f"expected scaling ntk, standard or mean_field, got {scaling!r}")
     phi = resolve(activation)
@@ -91,11 +91,14 @@ def mlp(
         out = scales[l] * (h @ layer.weight.T)
         return out if layer.bias is None else out + shift * layer.bias[None]
 
+    def expect_points(x):
+        if jnp.ndim(x) != 2 or x.shape[1] != widths[0]:
+            raise ValueError(f"expected x of shape (n, {widths[0]}), got {jnp.shape(x)}")
+
     def apply(params: PyTree, x: Float[Array, "n d"]) -> Array:
         if isinstance(params, Doubled):
             return share * (apply(params.plus, x) - apply(params.minus, x))
-        if jnp.ndim(x) != 2 or x.shape[1] != widths[0]:
-            raise ValueError(f"expected x of shape (n, {widths[0]}), got {jnp.shape(x)}")
+        expect_points(x)
         h = affine(0, params[0], x)
         for l, layer in enumerate(params[1:], start=1):
             h = affine(l, layer, phi(h))
@@ -106,6 +109,7 @@ def mlp(
 
         The derivatives are (n, outputs, n_l), by backpropagation with the activations' slopes.
         """
+        expect_points(x)
         inputs, slopes = [x], []
         for l, layer in enumerate(params[:-1]):
             pre = affine(l, layer, inputs[-1])

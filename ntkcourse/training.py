@@ -53,10 +53,13 @@ def descend(
     if (learning_rate is None) == (optimizer is None):
         raise ValueError("expected either learning_rate or optimizer, got both or neither")
     if optimizer is None:
-        checks.number(learning_rate, "learning_rate", above=0)
+        learning_rate = checks.number(learning_rate, "learning_rate", above=0)
         optimizer, unit = optax.sgd(learning_rate), learning_rate
     else:
         unit = 1
+    if kernel is not None and jnp.ndim(kernel) != 2:
+        raise ValueError(f"expected a kernel of shape (n, n), got {jnp.shape(kernel)}")
+    params = _floats(params)
     first = _finite_loss(loss, params)
     observe = loss if observe is None else observe
 
@@ -93,6 +96,10 @@ def descend(
     return Run(state[0], unit * jnp.asarray(marks, first.dtype), history)
 
 
+def _floats(params):
+    return jax.tree.map(lambda leaf: checks.finite(leaf, "params"), params)
+
+
 def _finite_loss(loss, params):
     value = loss(params)
     if jnp.shape(value) != ():
@@ -123,6 +130,7 @@ def flow(
     1e-8 in float64, 1e-5 in float32). ``observe(params)`` (None: the loss) is recorded at each of
     the increasing ``times``; the run ends at the last of them.
     """
+    params = _floats(params)
     first = _finite_loss(loss, params)
     times = checks.increasing(times, first.dtype)
     observe = loss if observe is None else observe
@@ -151,7 +159,13 @@ def solve_flow(velocity, state, end, saves):
         dt0=None,
         y0=state,
         saveat=diffrax.SaveAt(subs=saves),
-        stepsize_controller=diffrax.PIDController(rtol=tolerance, atol=tolerance),
+        stepsize_controller=diffrax.PIDController(
+            # a flow that blows up would make its steps ever smaller
+            rtol=tolerance,
+            atol=tolerance,
+            dtmin=end * float(jnp.finfo(dtype).eps),
+            force_dtmin=False,
+        ),
         max_steps=None,
         throw=False,
     )
@@ -166,8 +180,8 @@ def ensemble(train: Callable[[PRNGKeyArray], Run], keys: PRNGKeyArray) -> Run:
     ``train`` draws its network from ``key`` and returns what :func:`descend` or :func:`flow`
     gave. Raises a FloatingPointError that names the members whose parameters are not finite.
     """
-    if jnp.ndim(keys) == 0 or len(keys) == 0:
-        raise ValueError(f"expected an array of keys, got shape {jnp.shape(keys)}")
+    if np.ndim(keys) == 0 or len(keys) == 0:
+        raise ValueError(f"expected an array of keys, got shape {np.shape(keys)}")
     run = jax.jit(jax.vmap(train))(keys)
     sound = [jnp.isfinite(leaf).reshape(len(leaf), -1).all(1) for leaf in jax.tree.leaves(run)]
     lost = np.flatnonzero(~np.all(np.stack(sound), axis=0))

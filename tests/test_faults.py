@@ -1,0 +1,259 @@
+"""Planted faults: each of them has to turn the test command red, or the tests are decoration.
+
+Every test works on a copy of the repository, breaks one thing in it and runs the real command.
+"""
+
+import base64
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image, ImageDraw
+
+ROOT = Path(__file__).resolve().parent.parent
+CHAPTER = "chapters/04-ntk"
+NBVAL = ["-p", "book.pixels", "--nbval", "--nbval-sanitize-with", "book/nbval.cfg"]
+FRAME = re.compile(r"(data:image/png;base64,)([A-Za-z0-9+/=]+)")
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """The repository without its history and its build."""
+    for name in ("book", "chapters", "ntkcourse", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("_config.yml", "_toc.yml", "pyproject.toml", "requirements.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    return tmp_path
+
+
+def call(root: Path, *command: str) -> subprocess.CompletedProcess:
+    # The copy comes first on the path, so that it is tested and not the installed package.
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    environment = {k: v for k, v in environment.items() if not k.startswith(("PYTEST", "COV_"))}
+    return subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+
+
+def failures(root: Path, *arguments: str) -> list[str]:
+    """The failed tests, one line each; the command must have failed because of them."""
+    result = call(root, "pytest", "-q", "-rf", "-p", "no:cacheprovider", *arguments)
+    assert result.returncode == 1, result.stdout + result.stderr
+    return re.findall(r"^FAILED (.*)$", result.stdout, re.MULTILINE)
+
+
+def edit(root: Path, change) -> None:
+    path = root / f"{CHAPTER}.ipynb"
+    notebook = json.loads(path.read_text())
+    change([cell for cell in notebook["cells"] if cell["cell_type"] == "code"])
+    path.write_text(json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def find(cells, mime: str, text: str = "") -> int:
+    """The first cell with an output of this kind that contains a text."""
+    for index, cell in enumerate(cells):
+        for output in cell["outputs"]:
+            if mime in output.get("data", {}) and text in "".join(output["data"][mime]):
+                return index
+    raise LookupError(f"no {mime} with {text!r}")
+
+
+def with_a_dot(code: str) -> str:
+    """The same picture with one marker more."""
+    image = Image.open(io.BytesIO(base64.b64decode(code))).convert("RGB")
+    ImageDraw.Draw(image).ellipse((300, 200, 312, 212), fill="#0072b2")
+    buffer = io.BytesIO()
+    image.save(buffer, format="png")
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def test_nbval_sees_changed_numbers_curves_frames_and_stripped_cells(copy):
+    planted = {}
+
+    def change(cells):
+        planted["number"] = find(cells, "text/plain", "✓ NTK-04")
+        data = cells[planted["number"]]["outputs"][0]["data"]
+        data["text/plain"] = [data["text/plain"][0].replace("rival: 0.", "rival: 1.")]
+
+        planted["curve"] = find(cells, "image/png")
+        data = cells[planted["curve"]]["outputs"][0]["data"]
+        data["image/png"] = with_a_dot("".join(data["image/png"]))
+
+        planted["frame"] = find(cells, "text/html", 'class="explore"')
+        data = cells[planted["frame"]]["outputs"][0]["data"]
+        page = "".join(data["text/html"])
+        last = FRAME.findall(page)[-1][1]
+        data["text/html"] = page.replace(last, with_a_dot(last))
+
+        planted["stripped"] = find(cells, "text/plain", "largest gap")
+        cells[planted["stripped"]].update(execution_count=None, outputs=[])
+
+    edit(copy, change)
+    failed = failures(copy, *NBVAL, f"{CHAPTER}.ipynb")
+    cells = sorted(int(re.search(r"Cell (\d+)", line).group(1)) for line in failed)
+    assert cells == sorted(planted.values())
+    assert len(set(planted.values())) == 4
+
+
+def test_nbval_sees_exceptions_and_broken_bounds(copy):
+    planted = {}
+
+    def change(cells):
+        planted["bound"] = find(cells, "text/plain", "largest gap")
+        source = "".join(cells[planted["bound"]]["source"])
+        assert "below=4.0" in source
+        cells[planted["bound"]]["source"] = source.replace("below=4.0", "below=0.5")
+        planted["exception"] = find(cells, "text/html", 'class="explore"')
+        cells[planted["exception"]]["source"] = "1 / 0"
+
+    edit(copy, change)
+    failed = failures(copy, *NBVAL, f"{CHAPTER}.ipynb")
+    assert sorted(int(re.search(r"Cell (\d+)", line).group(1)) for line in failed) == sorted(
+        planted.values()
+    )
+
+
+def plant_stale_pair(root):
+    path = root / f"{CHAPTER}.md"
+    path.write_text(path.read_text().replace("width=1024", "width=1000"))
+
+
+def plant_stripped_output(root):
+    edit(root, lambda cells: cells[-1].update(execution_count=None, outputs=[]))
+
+
+def plant_missing_alt(root):
+    def change(cells):
+        data = cells[find(cells, "image/png")]["outputs"][0]["data"]
+        data["text/plain"] = ["<Figure size 832x496 with 1 Axes>"]
+
+    edit(root, change)
+
+
+def plant_changed_package(root):
+    path = root / "ntkcourse/kernels.py"
+    path.write_text(path.read_text() + "\nCHANGED = True\n")
+
+
+def plant_unknown_claim(root):
+    path = root / f"{CHAPTER}.ipynb"
+    path.write_text(path.read_text().replace('"NTK-04"', '"NTK-99"'))
+
+
+@pytest.mark.parametrize(
+    ("plant", "test"),
+    [
+        (plant_stale_pair, "test_the_stored_notebook_has_no_faults"),
+        (plant_stripped_output, "test_the_stored_notebook_has_no_faults"),
+        (plant_missing_alt, "test_the_stored_notebook_has_no_faults"),
+        (plant_changed_package, "test_the_stored_notebook_is_up_to_date"),
+        (plant_unknown_claim, "test_every_measured_statement_is_in_the_register"),
+    ],
+)
+def test_the_notebook_tests_see(copy, plant, test):
+    plant(copy)
+    failed = failures(copy, "tests/test_notebooks.py", "-k", "stored or measured")
+    assert any(test in line for line in failed)
+
+
+def plant_dead_link(root):
+    path = root / "chapters/index.md"
+    path.write_text(path.read_text() + "\nSee [the end](nowhere.md) and {ref}`no-such-label`.\n")
+    return "no-such-label"
+
+
+def plant_unknown_badge(root):
+    path = root / "chapters/index.md"
+    path.write_text(path.read_text() + "\nSee {claim}`NTK-99`.\n")
+    return "unknown statement NTK-99"
+
+
+def plant_missing_alt_in_page(root):
+    plant_missing_alt(root)
+    return "without alt text"
+
+
+def plant_nothing(root):
+    return ""
+
+
+@pytest.mark.parametrize(
+    "plant", [plant_dead_link, plant_unknown_badge, plant_missing_alt_in_page, plant_nothing]
+)
+def test_the_build_sees(copy, plant):
+    message = plant(copy)
+    result = call(copy, "book")
+    assert (result.returncode != 0) == bool(message), result.stderr
+    assert message in result.stderr
+
+
+# Errors in the package: the experiments of the book have to notice them.
+PACKAGE_FAULTS = [
+    ("bias variance dropped", "infinite.py", "+ sigma_b**2", "+ 0 * sigma_b**2", "NTK-04"),
+    (
+        "half a kernel",
+        "networks.py",
+        "scales[l] ** 2 * (h_x",
+        "0.5 * scales[l] ** 2 * (h_x",
+        "NTK-04",
+    ),
+    ("1/m for 1/sqrt(m)", "networks.py", "sigma_w / n**0.5 for", "sigma_w / n for", "NTK-04"),
+    ("bias gradient dropped", "networks.py", "inner + shift**2", "inner", "NTK-04"),
+]
+
+RUN = """
+import sys
+import matplotlib
+matplotlib.use("agg")
+import jupytext
+from ntkcourse.claims import ClaimError
+scope = {}
+for cell in jupytext.read(sys.argv[1]).cells:
+    slow = "google.colab" in cell.source or "explore(" in cell.source
+    if cell.cell_type == "code" and not slow:
+        try:
+            exec(cell.source, scope)
+        except ClaimError as error:
+            print("RED", error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "claim"),
+    [fault[1:] for fault in PACKAGE_FAULTS],
+    ids=[fault[0] for fault in PACKAGE_FAULTS],
+)
+def test_a_wrong_package_breaks_the_claim(copy, file, old, new, claim):
+    module = copy / "ntkcourse" / file
+    text = module.read_text()
+    assert old in text, f"{file} was rewritten: plant this fault anew"
+    module.write_text(text.replace(old, new))
+    chapter = next(
+        source
+        for source in (copy / "chapters").glob("*.md")
+        if f'check("{claim}"' in source.read_text()
+    )
+    script = copy / "run_chapter.py"
+    script.write_text(RUN)
+    result = call(copy, "run_chapter", str(chapter))
+    assert result.returncode == 0, result.stderr
+    assert re.search(rf"^RED {claim}", result.stdout, re.MULTILINE), result.stdout
+
+
+def test_the_right_package_breaks_nothing(copy):
+    (copy / "run_chapter.py").write_text(RUN)
+    result = call(copy, "run_chapter", str(copy / f"{CHAPTER}.md"))
+    assert result.returncode == 0, result.stderr
+    assert "✓ NTK-04" in result.stdout
+    assert "RED" not in result.stdout

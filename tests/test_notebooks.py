@@ -1,0 +1,268 @@
+"""The stored chapters are complete, in step with their sources, and written by one tool.
+
+That running them again gives the same is nbval's part (with `book.pixels` for the pictures).
+"""
+
+import base64
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from book import ledger, notebooks, pixels
+
+ROOT = Path(__file__).resolve().parent.parent
+CHAPTERS = notebooks.chapters(ROOT)
+each_chapter = pytest.mark.parametrize("source", CHAPTERS, ids=lambda path: path.stem)
+
+
+@each_chapter
+def test_the_stored_notebook_has_no_faults(source):
+    assert notebooks.problems(source) == []
+
+
+@each_chapter
+def test_the_stored_notebook_is_up_to_date(source):
+    assert notebooks.is_current(source, ROOT), "make notebooks"
+
+
+@each_chapter
+def test_colab_installs_from_the_repository_of_the_settings(source):
+    url = yaml.safe_load((ROOT / "_config.yml").read_text())["repository"]["url"]
+    first = next(
+        c for c in nbformat.read(source.with_suffix(".ipynb"), 4).cells if c.cell_type == "code"
+    )
+    assert f'%pip install -q "ntkcourse @ git+{url}"' in first.source
+    assert 'if "google.colab" in sys.modules' in first.source
+    assert "remove-cell" in first.metadata.tags
+
+
+def test_there_are_chapters_and_no_stray_notebooks():
+    assert CHAPTERS
+    assert {p.stem for p in (ROOT / "chapters").glob("*.ipynb")} == {p.stem for p in CHAPTERS}
+
+
+# The register
+
+
+def test_every_measured_statement_is_in_the_register():
+    assert set(ledger.records(ROOT)) <= set(ledger.register(ROOT))
+
+
+def test_every_statement_of_a_finished_chapter_is_measured():
+    entries, measured = ledger.register(ROOT), ledger.records(ROOT)
+    finished = set(yaml.safe_load((ROOT / "chapters/claims.yml").read_text())["finished"])
+    labels = re.findall(r"^\((.+)\)=$", "\n".join(p.read_text() for p in CHAPTERS), re.MULTILINE)
+    assert finished <= set(labels)
+    open_ones = [
+        name
+        for name, entry in entries.items()
+        if entry["chapter"] in finished
+        and entry["of"] not in measured
+        and entry["verdict"] != "opinion"
+        and "untested" not in entry
+    ]
+    assert open_ones == []
+
+
+def test_the_register_is_complete():
+    names = set(ledger.register(ROOT))
+    expected = {"KER": 16, "RF": 19, "NN": 13, "NTK": 17, "DU": 15, "LAZY": 13, "SEP": 7, "MF": 11}
+    expected |= {"RICH": 4, "BENCH": 1, "OUT": 4, "E": 48}
+    missing = {f"{k}-{i:02}" for k, count in expected.items() for i in range(1, count + 1)} - names
+    assert missing == set()
+
+
+@pytest.mark.parametrize(
+    "change", [{"verdict": "fine"}, {"where": {"009": "L1"}}, {"statement": None}]
+)
+def test_a_register_with_a_fault_is_refused(tmp_path, change):
+    data = yaml.safe_load((ROOT / "chapters/claims.yml").read_text())
+    entry = data["statements"]["NTK-04"] | change
+    data["statements"]["NTK-04"] = {k: v for k, v in entry.items() if v is not None}
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "chapters/claims.yml").write_text(yaml.safe_dump(data))
+    with pytest.raises(ValueError, match="NTK-04"):
+        ledger.register(tmp_path)
+
+
+# The tool that writes notebooks
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A repository with one chapter that takes no time."""
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "ntkcourse").mkdir()
+    (tmp_path / "ntkcourse/one.py").write_text('"""Doc."""\n\nONE = 1  # number\n')
+    (tmp_path / "requirements.txt").write_text("numpy==2.4.6\n")
+    (tmp_path / "chapters/01-small.md").write_text(
+        "---\njupytext:\n  text_representation:\n    format_name: myst\n    extension: .md\n"
+        "kernelspec:\n  name: python3\n  display_name: Python 3\n---\n\n# Small\n\n"
+        "```{code-cell} ipython3\nprint(1)\nprint(2)\n```\n\n"
+        "```{code-cell} ipython3\nprint(3)\n```\n"
+    )
+    return tmp_path
+
+
+def test_two_runs_give_the_same_bytes(small):
+    source = small / "chapters/01-small.md"
+    first, second = (notebooks.serialised(notebooks.run(source, small)) for _ in range(2))
+    assert first == second
+    notebooks.write(source.with_suffix(".ipynb"), first)
+    assert notebooks.problems(source) == []
+    assert notebooks.is_current(source, small)
+    assert str(small) not in first
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "changes"),
+    [
+        ("chapters/01-small.md", "print(3)", "print(4)", True),
+        ("ntkcourse/one.py", "ONE = 1", "ONE = 2", True),
+        ("requirements.txt", "2.4.6", "2.4.7", True),
+        ("ntkcourse/one.py", '"""Doc."""', '"""Other words,\n\nmore of them."""', False),
+        ("ntkcourse/one.py", "\n\n", "\n# A comment\n", False),
+        ("requirements.txt", "numpy", "# a comment\nnumpy", False),
+    ],
+)
+def test_the_key_follows_source_code_and_pins(small, file, old, new, changes):
+    source = small / "chapters/01-small.md"
+    before = notebooks.key(source, small)
+    text = (small / file).read_text()
+    assert old in text
+    (small / file).write_text(text.replace(old, new))
+    assert (notebooks.key(source, small) != before) == changes
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.ipynb"
+    path.write_text("old")
+    monkeypatch.setattr(
+        notebooks.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full"))
+    )
+    with pytest.raises(OSError, match="disk full"):
+        notebooks.write(path, "new")
+    assert path.read_text() == "old"
+
+
+def edited(tmp_path, change) -> list[str]:
+    """The faults found in a copy of a stored chapter after `change(notebook)`."""
+    source = CHAPTERS[0]
+    for file in (source, source.with_suffix(".ipynb")):
+        shutil.copy(file, tmp_path)
+    copy = tmp_path / source.name
+    stored = json.loads(copy.with_suffix(".ipynb").read_text())
+    change(stored)
+    text = json.dumps(stored, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    copy.with_suffix(".ipynb").write_text(text)
+    return notebooks.problems(copy)
+
+
+def code(notebook):
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def outputs(notebook, mime):
+    found = [
+        o["data"] for cell in code(notebook) for o in cell["outputs"] if mime in o.get("data", {})
+    ]
+    assert found
+    return found
+
+
+def strip(notebook):
+    code(notebook)[-1].update(execution_count=None, outputs=[])
+
+
+def error(notebook):
+    fault = {"output_type": "error", "ename": "ValueError", "evalue": "", "traceback": []}
+    code(notebook)[-1]["outputs"].append(fault)
+
+
+def warn(notebook):
+    fault = {"output_type": "stream", "name": "stderr", "text": ["UserWarning"]}
+    code(notebook)[-1]["outputs"].append(fault)
+
+
+def drop_record(notebook):
+    outputs(notebook, notebooks.CLAIM)[0].pop(notebooks.CLAIM)
+
+
+def add_widget(notebook):
+    outputs(notebook, "text/html")[0][notebooks.WIDGET] = {"model_id": "0"}
+
+
+def drop_alt(notebook):
+    outputs(notebook, "image/png")[0]["text/plain"] = ["<Figure size 640x480 with 1 Axes>"]
+
+
+def drop_html_alt(notebook):
+    data = outputs(notebook, "text/html")[0]
+    data["text/html"] = [re.sub(' alt="[^"]*"', "", line) for line in data["text/html"]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (strip, "not at all"),
+        (error, "stored error, ValueError"),
+        (warn, "a warning"),
+        (drop_record, "stores no record"),
+        (add_widget, "another program"),
+        (drop_alt, "without alt text: figures.show"),
+        (drop_html_alt, "without alt text in HTML"),
+        (lambda notebook: code(notebook)[1].update(source=["pass"]), "differ"),
+        (lambda notebook: notebook["cells"].pop(0), "differ"),
+        (lambda notebook: notebook["metadata"].update(widgets={}), "another program"),
+        (lambda notebook: code(notebook)[0].update(id="0123"), "another program"),
+    ],
+)
+def test_a_faulty_notebook_is_reported(tmp_path, change, message):
+    assert any(message in fault for fault in edited(tmp_path, change))
+
+
+def test_an_untouched_copy_is_not_reported(tmp_path):
+    assert edited(tmp_path, lambda notebook: None) == []
+
+
+# The comparison of pictures
+
+
+def png(marker=(60, 40), noise=0):
+    picture = np.full((100, 200, 3), 255, dtype=np.uint8)
+    picture[marker[1] : marker[1] + 6, marker[0] : marker[0] + 6] = (0, 114, 178)
+    picture[:, 100] -= np.uint8(noise)
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, format="png")
+    return buffer.getvalue()
+
+
+def output(*pictures):
+    codes = [base64.b64encode(picture).decode() for picture in pictures]
+    page = "".join(f'<img src="data:image/png;base64,{code}">' for code in codes[1:])
+    return [{"data": {"image/png": codes[0], "text/html": page}}]
+
+
+def test_equal_pictures_and_anti_aliasing_pass():
+    assert pixels.difference(output(png(), png()), output(png(), png(noise=20))) == ""
+
+
+def test_a_moved_marker_in_any_frame_is_seen():
+    moved = png(marker=(64, 40))
+    assert "picture 1" in pixels.difference(output(png(), png()), output(moved, png()))
+    assert "picture 2" in pixels.difference(output(png(), png()), output(png(), moved))
+
+
+def test_a_missing_frame_and_another_size_are_seen():
+    assert "2 pictures are stored" in pixels.difference(output(png(), png()), output(png()))
+    small_picture = io.BytesIO()
+    Image.new("RGB", (10, 10)).save(small_picture, format="png")
+    assert "100.00%" in pixels.difference(output(png()), output(small_picture.getvalue()))

@@ -1,0 +1,448 @@
+"""The built site: complete, self-contained, usable by keyboard, mouse, phone and screen reader."""
+
+import functools
+import http.server
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import warnings
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag
+
+import pytest
+import yaml
+
+from ntkcourse import figures
+
+ROOT = Path(__file__).resolve().parent.parent
+CONTENTS = yaml.safe_load((ROOT / "_toc.yml").read_text())
+PAGES = [CONTENTS["root"], *(c["file"] for part in CONTENTS["parts"] for c in part["chapters"])]
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+# Faults of the theme that its templates leave no way to mend; everything else has to pass.
+AXE_ALLOWED: dict[str, str] = {}
+
+
+@pytest.fixture(scope="session")
+def site():
+    """The folder of the site, built from the stored notebooks as they are now."""
+    result = subprocess.run(
+        [sys.executable, "-m", "book"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return ROOT / "_build/html"
+
+
+# Files
+
+
+class Links(HTMLParser):
+    """Addresses and anchors of a page."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.links, self.ids = [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        self.ids.add(attributes.get("id"))
+        self.links += [attributes[name] for name in ("href", "src") if attributes.get(name)]
+
+
+def test_every_link_inside_the_site_leads_somewhere(site):
+    paths = [path for path in site.rglob("*.html") if path.parent.name != "_static"]
+    pages = {path: Links(path.read_text()) for path in paths}
+    assert len(pages) > len(PAGES)
+    dead = []
+    for path, page in pages.items():
+        for link in page.links:
+            address, anchor = (unquote(part).split("?")[0] for part in urldefrag(link))
+            if re.match(r"[a-z]+:|//", link):
+                continue
+            target = (path.parent / address).resolve() if address else path
+            known = target in pages and (not anchor or anchor in pages[target].ids)
+            if not (known or (target.is_file() and target.suffix != ".html")):
+                dead.append(f"{path.relative_to(site)} → {link}")
+    assert dead == []
+
+
+def test_pages_ask_for_nothing_elsewhere(site):
+    foreign = []
+    for path in site.rglob("*.html"):
+        loaded = re.findall(
+            r"<(?:script|img|link|iframe|source)\b[^>]*?(?:src|href)=\"(?://|https?:)[^\"]*\"[^>]*>",
+            path.read_text(),
+        )
+        foreign += [f"{path.name}: {tag}" for tag in loaded if 'rel="canonical"' not in tag]
+    assert foreign == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_describes_itself(site, page):
+    text = (site / f"{page}.html").read_text()
+    for tag in (
+        'name="description"',
+        'property="og:title"',
+        'property="og:image"',
+        'property="og:url"',
+    ):
+        [content] = re.findall(rf'<meta {tag} content="([^"]+)"', text)
+        assert content
+    assert "favicon.svg" in text
+
+
+def test_site_map_missing_page_and_card(site):
+    addresses = [
+        element.text
+        for element in ET.parse(site / "sitemap.xml").iter()
+        if element.tag.endswith("loc")
+    ]
+    assert len(addresses) == len(PAGES)
+    base = yaml.safe_load((ROOT / "_config.yml").read_text())["html"]["baseurl"]
+    assert all((site / address.removeprefix(base + "/")).is_file() for address in addresses)
+    assert f'href="{base}/"' in (site / "404.html").read_text()
+    assert (site / "_static/card.png").stat().st_size > 10_000
+
+
+def test_chapters_offer_notebook_and_text(site):
+    for page in PAGES:
+        if (ROOT / f"{page}.ipynb").exists():
+            for suffix in (".ipynb", ".md"):
+                assert (site / "_sources" / f"{page}{suffix}").read_bytes() == (
+                    ROOT / f"{page}{suffix}"
+                ).read_bytes()
+                assert f"_sources/{page}{suffix}" in (site / f"{page}.html").read_text()
+
+
+# The browser
+
+
+def find_chromium() -> str | None:
+    """A Chromium on the path, or one that Playwright or Debian can install, or None."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    if found := next(filter(None, map(shutil.which, names)), None):
+        return found
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        own = Path(playwright.chromium.executable_path)
+    attempts = [[sys.executable, "-m", "playwright", "install", "chromium"]]
+    if shutil.which("apt-get") and os.geteuid() == 0:
+        attempts.append(["apt-get", "install", "-y", "chromium"])
+    for attempt in attempts:
+        if own.exists():
+            return str(own)
+        subprocess.run(attempt, capture_output=True, timeout=900)
+        if found := shutil.which("chromium"):
+            return found
+    return str(own) if own.exists() else None
+
+
+@pytest.fixture(scope="session")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    path = find_chromium()
+    if path is None:
+        reason = "NO BROWSER: the site was not opened; install chromium to run these tests"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        warnings.warn(reason, pytest.PytestWarning, stacklevel=1)
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(scope="session")
+def address(site):
+    handler = functools.partial(Quiet, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def visit(browser, address):
+    """Open a page; at the end no visit may have left a fault behind."""
+    faults, contexts = [], []
+
+    def open_page(page: str, width=1280, theme="light", **options):
+        context = browser.new_context(
+            viewport={"width": width, "height": 900},
+            color_scheme=theme,
+            has_touch=width < 500,
+            **options,
+        )
+        context.set_default_timeout(10_000)
+        contexts.append(context)
+        tab = context.new_page()
+        tab.on(
+            "console", lambda m: faults.append(m.text) if m.type in ("error", "warning") else None
+        )
+        tab.on("pageerror", lambda error: faults.append(str(error)))
+        tab.on(
+            "request",
+            lambda r: faults.append(r.url) if not r.url.startswith((address, "data:")) else None,
+        )
+        tab.on(
+            "response", lambda r: faults.append(f"{r.status} {r.url}") if r.status >= 400 else None
+        )
+        tab.goto(f"{address}/{page}.html", wait_until="networkidle")
+        return tab
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+each_page = pytest.mark.parametrize("page", PAGES)
+
+
+@pytest.mark.browser
+@each_page
+def test_math_is_typeset(visit, page):
+    tab = visit(page)
+    raw, typeset, wrong = tab.evaluate(
+        """() => [document.querySelectorAll('.math').length,
+                  document.querySelectorAll('.math mjx-container').length,
+                  document.querySelectorAll('mjx-merror, [data-mjx-error]').length]"""
+    )
+    assert typeset >= raw
+    assert wrong == 0
+
+
+@pytest.mark.browser
+@each_page
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_page_scrolls_sideways(visit, page, width):
+    tab = visit(page, width)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.browser
+@each_page
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_accessible(visit, page, theme):
+    from axe_playwright_python.sync_playwright import Axe
+
+    # Preloading would fetch imported style sheets from wrong addresses, and report them missing.
+    results = Axe().run(visit(page, theme=theme), options={"preload": False}).response
+    found = [
+        f"{v['id']}: {node['target']} {node['html'][:120]} {node['failureSummary']}"
+        for v in results["violations"]
+        if v["id"] not in AXE_ALLOWED
+        for node in v["nodes"]
+    ]
+    assert results["passes"]
+    assert found == []
+
+
+@pytest.mark.browser
+def test_dark_mode_turns_page_and_figures_dark(visit):
+    brightness = "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)"
+    assert min(visit(PAGES[1], theme="light").evaluate(brightness)) > 200
+    tab = visit(PAGES[1], theme="dark")
+    assert max(tab.evaluate(brightness)) < 60
+    filters = tab.eval_on_selector_all(
+        ".cell_output img", "all => all.map(i => getComputedStyle(i).filter)"
+    )
+    assert filters
+    assert all("invert" in value for value in filters)
+
+
+@pytest.mark.browser
+@each_page
+def test_every_slider_moves_by_key_and_by_mouse(visit, page):
+    tab = visit(page)
+    for figure in tab.locator("figure.explore").all():
+        figure.scroll_into_view_if_needed()
+        image = figure.locator("img")
+        for slider in figure.locator("input[type=range]").all():
+            seen = {
+                (
+                    image.get_attribute("src"),
+                    image.get_attribute("alt"),
+                    slider.get_attribute("aria-valuetext"),
+                )
+            }
+            slider.focus()
+            for _ in range(int(slider.get_attribute("max"))):
+                tab.keyboard.press("ArrowRight")
+                assert image.evaluate("i => i.decode().then(() => i.naturalWidth)") > 100
+                seen.add(
+                    (
+                        image.get_attribute("src"),
+                        image.get_attribute("alt"),
+                        slider.get_attribute("aria-valuetext"),
+                    )
+                )
+            for column in zip(*seen, strict=True):
+                assert len(set(column)) == int(slider.get_attribute("max")) + 1, (
+                    "frames, texts and values differ"
+                )
+            last = image.get_attribute("src")
+            box = slider.bounding_box()
+            tab.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+            assert image.get_attribute("src") != last
+            assert figure.locator("figcaption").inner_text() == image.get_attribute("alt")
+
+
+@pytest.mark.browser
+def test_some_page_has_a_slider_and_works_by_touch(visit):
+    tab = visit(
+        next(p for p in PAGES if "explore" in (ROOT / "_build/html" / f"{p}.html").read_text()),
+        width=390,
+    )
+    slider = tab.locator("figure.explore input").first
+    slider.scroll_into_view_if_needed()
+    before = tab.locator("figure.explore img").first.get_attribute("src")
+    box = slider.bounding_box()
+    assert box["height"] >= 40
+    tab.touchscreen.tap(box["x"] + box["width"] * 0.7, box["y"] + box["height"] / 2)
+    assert tab.locator("figure.explore img").first.get_attribute("src") != before
+
+
+@pytest.mark.browser
+def test_without_script_the_first_frame_stands_alone(visit):
+    tab = visit(
+        next(p for p in PAGES if "explore" in (ROOT / "_build/html" / f"{p}.html").read_text()),
+        java_script_enabled=False,
+    )
+    figure = tab.locator("figure.explore").first
+    assert figure.locator("img").is_visible()
+    assert not figure.locator(".explore-controls").is_visible()
+
+
+@pytest.mark.browser
+def test_print_shows_the_frame_and_hides_the_controls(visit):
+    tab = visit(
+        next(p for p in PAGES if "explore" in (ROOT / "_build/html" / f"{p}.html").read_text())
+    )
+    tab.emulate_media(media="print")
+    assert tab.locator("figure.explore img").first.is_visible()
+    assert not tab.locator(".explore-controls").first.is_visible()
+
+
+@pytest.fixture
+def stage(browser):
+    """A bare page with one exploration and the site's script, for what no chapter may show yet."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    import matplotlib.pyplot as plt
+
+    def frame(t):
+        figure = plt.figure(figsize=(2, 1))
+        figure.text(0.5, 0.5, str(t))
+        return figure
+
+    contexts = []
+
+    def open_stage(animate: bool, reduced: bool, **values):
+        frames = [
+            (figures._png(frame(i))[0], f"frame number {i} of all")
+            for i in range(len(values) ** 2 * 3)
+        ]
+        if len(values) == 1:
+            frames = frames[:3]
+        markup = figures._static(
+            frames[: 3 ** len(values)], (200, 100), values, dict.fromkeys(values, "a"), animate
+        )
+        context = browser.new_context(reduced_motion="reduce" if reduced else "no-preference")
+        contexts.append(context)
+        tab = context.new_page()
+        tab.set_content(markup)
+        tab.add_script_tag(path=str(ROOT / "book/static/book.js"))
+        return tab
+
+    yield open_stage
+    for context in contexts:
+        context.close()
+
+
+def shown(tab) -> str:
+    return tab.locator("img").get_attribute("alt")
+
+
+@pytest.mark.browser
+def test_an_animation_plays_pauses_and_ends(stage):
+    tab = stage(animate=True, reduced=False, t=[0, 1, 2])
+    tab.get_by_role("button", name="Play").click()
+    tab.get_by_role("button", name="Pause").click()
+    assert shown(tab) == "frame number 0 of all"
+    tab.get_by_role("button", name="Play").click()
+    tab.get_by_role("button", name="Play").wait_for()
+    assert shown(tab) == "frame number 2 of all"
+
+
+@pytest.mark.browser
+def test_an_animation_respects_reduced_motion(stage):
+    tab = stage(animate=True, reduced=True, t=[0, 1, 2])
+    tab.get_by_role("button", name="Play").click()
+    tab.wait_for_timeout(600)
+    assert shown(tab) == "frame number 1 of all"
+
+
+@pytest.mark.browser
+def test_two_sliders_choose_from_a_grid(stage):
+    tab = stage(animate=False, reduced=False, s=[0, 1, 2], t=[0, 1, 2])
+    tab.locator("input").nth(0).press("ArrowRight")
+    tab.locator("input").nth(1).press("ArrowRight")
+    tab.locator("input").nth(1).press("ArrowRight")
+    assert shown(tab) == "frame number 5 of all"
+
+
+@pytest.mark.browser
+def test_search_finds_wasserstein(visit, address):
+    tab = visit("search")
+    tab.goto(f"{address}/search.html?q=Wasserstein")
+    tab.locator("#search-results li").first.wait_for()
+    assert "Wide neural networks" in tab.locator("#search-results").inner_text()
+
+
+@pytest.mark.browser
+def test_the_ledger_can_be_filtered(visit):
+    tab = visit("chapters/ledger")
+    rows = tab.locator(".ledger-row:visible")
+    everything = rows.count()
+    tab.get_by_label("verdict").select_option("erratum")
+    tab.get_by_label("lecture").select_option("000")
+    some = rows.count()
+    assert 0 < some < everything
+    assert tab.locator(".ledger-row.verdict-erratum.lecture-000").count() == some
+    assert tab.locator(".ledger-filter output").inner_text() == f"{some} shown"
+
+
+@pytest.mark.browser
+def test_a_badge_leads_to_its_row_and_back_to_statement_and_cell(visit):
+    tab = visit("chapters/04-ntk")
+    tab.locator("a:has(.claim)", has_text="NTK-04").first.click()
+    tab.wait_for_url("**/ledger.html#ledger-ntk-04")
+    row = tab.locator("#ledger-ntk-04")
+    row.get_by_role("link", name="measurement").click()
+    tab.wait_for_url("**/04-ntk.html#check-ntk-04")
+    assert tab.locator("#check-ntk-04").is_visible()
+    tab.go_back()
+    row.get_by_role("link", name="statement").click()
+    tab.wait_for_url("**/04-ntk.html#statement-ntk-04")
