@@ -11,23 +11,13 @@ from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import Partial
 
 from ntkcourse import checks
 from ntkcourse.activations import Activation
 from ntkcourse.infinite import dual
 from ntkcourse.kernels import Kernel
-
-
-def _average(maps, pairs):
-    """The mean over the nine shifts of a 3 x 3 window, of both images together if ``pairs``.
-
-    ``maps`` is (h, w), entry p for the positions (p, p), or (h, w, h, w), entry (p, q).
-    """
-    for axis in (0, 1):
-        axes = (axis, axis + 2) if pairs else (axis,)
-        maps = sum(jnp.roll(maps, (s,) * len(axes), axes) for s in (-1, 0, 1)) / 3
-    return maps
 
 
 @lru_cache
@@ -39,42 +29,53 @@ def _recursion(depth, activation, pooling, tangent):
         x, y = checks.pair(x, y)
         if x.ndim != 3:
             raise ValueError(f"expected images of shape (h, w, c), got shape {x.shape}")
+        h, w, c = x.shape
+        # entry [r, p] of a covariance is for position p of x and p + r of y: a window moves p
+        # and leaves r alone, and without pooling only r = 0 is ever needed
+        offsets = np.array(list(np.ndindex(h, w)) if pooling else [(0, 0)])
+        rows, columns = (offsets.T[:, :, None, None] + np.indices((h, w))[:, None]) % [
+            [[[h]]],
+            [[[w]]],
+        ]
+
+        def moved(a):  # a at p + r
+            return a[rows, columns]
+
+        def window(a):  # the mean over 3 x 3 positions, around the corners of the image
+            return _mean_of_three(h, a.dtype) @ a @ _mean_of_three(w, a.dtype)
 
         def affine(inner):
             return sigma_w**2 * inner + sigma_b**2
 
-        def own(a):  # the covariances of one image with itself, position by position
-            return jnp.sum(a * a, -1) / x.shape[-1]
-
-        def spread(q11, q22):  # the variances that belong to each entry of the covariance
-            return (q11[:, :, None, None], q22[None, None]) if pooling else (q11, q22)
-
-        def layer(_, state):
+        def activate(state):
             q11, q12, q22, theta = state
-            rows, columns = spread(q11, q22)
-            post = kappa(rows, q12, columns)
+            variances = q11[None], moved(q22)
+            post = kappa(variances[0], q12, variances[1])
             if tangent:
-                theta = sigma_w**2 * kappa_dot(rows, q12, columns) * theta
+                theta = sigma_w**2 * kappa_dot(variances[0], q12, variances[1]) * theta
             return kappa(q11, q11, q11), post, kappa(q22, q22, q22), theta
 
-        def convolution(index, state):
-            q11, post, q22, theta = layer(index, state)
-            q11, q22 = (affine(_average(q, False)) for q in (q11, q22))
-            q12 = affine(_average(post, pooling))
-            return q11, q12, q22, q12 + _average(theta, pooling) if tangent else q12
+        def convolve(_, state):
+            q11, post, q22, theta = activate(state)
+            q11, q12, q22 = (affine(window(q)) for q in (q11, post, q22))
+            return q11, q12, q22, q12 + window(theta) if tangent else q12
 
-        letters = "abc,dec->abde" if pooling else "abc,abc->ab"
-        post = jnp.einsum(letters, x, y) / x.shape[-1]
+        q11, q12, q22 = (jnp.sum(a * b, -1) / c for a, b in ((x, x), (x[None], moved(y)), (y, y)))
         if depth == 1:
-            return affine(jnp.mean(post))
-        q11, q22 = (affine(_average(own(a), False)) for a in (x, y))
-        q12 = affine(_average(post, pooling))
-        state = jax.lax.fori_loop(2, depth, convolution, (q11, q12, q22, q12))
-        _, post, _, theta = layer(depth, state)
+            return affine(jnp.mean(q12))
+        q11, q12, q22 = (affine(window(q)) for q in (q11, q12, q22))
+        state = jax.lax.fori_loop(2, depth, convolve, (q11, q12, q22, q12))
+        _, post, _, theta = activate(state)
         readout = affine(jnp.mean(post))
         return readout + jnp.mean(theta) if tangent else readout
 
     return kernel
+
+
+@lru_cache
+def _mean_of_three(n, dtype):
+    """The matrix that averages each of n entries on a ring with its two neighbours."""
+    return np.mean([np.roll(np.eye(n, dtype=dtype), s, 0) for s in (-1, 0, 1)], 0, dtype=dtype)
 
 
 def _kernel(depth, activation, sigma_w, sigma_b, pooling, tangent):
