@@ -26,7 +26,8 @@ help:  ## show this list
 test: .venv/.stamp  ## check style, run every test and every notebook
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
-	$(PYTEST) --cov --cov-report=term --cov-fail-under=95
+	$(PYTEST) -p book.pixels --nbval --nbval-sanitize-with book/nbval.cfg chapters tests \
+	  --cov --cov-report=term --cov-fail-under=95
 
 format: .venv/.stamp  ## format the code
 	$(PY) -m ruff format .
@@ -47,4 +48,4 @@ lock: requirements.txt requirements-test.txt  ## write constraints.txt anew from
 clean:  ## remove everything that make makes
 	rm -rf .venv .cache _build my mutants
 
--include book.mk
+include book.mk

@@ -159,7 +159,8 @@ def _fill(k, x, y, symmetric, rows, columns):
     dtype = jax.eval_shape(k, x[0], y[0]).dtype
     matrix = jax.lax.fori_loop(0, len(corners), fill, jnp.zeros((n, m), dtype))
     if symmetric:
-        matrix = matrix.at[jnp.arange(n), jnp.arange(n)].set(jax.vmap(k)(x, x))
+        diagonal = jax.lax.map(lambda a: k(a, a), x, batch_size=rows)
+        matrix = matrix.at[jnp.arange(n), jnp.arange(n)].set(diagonal)
     return matrix
 
 

@@ -37,7 +37,7 @@ def arccos(c: Array) -> Array:
     The derivative at -1 and 1, which is infinite, is given as 0, so that the kernels which
     contain an angle have finite gradients at equal and opposite points.
     """
-    size = jnp.where(c < 0, -c, c)  # not abs: its derivative at 0 would be 0
+    size = jnp.where(c < 0, -c, c)  # not abs: its derivative at 0 is not the same in all versions
     degree = 9 if jnp.finfo(c.dtype).bits <= 32 else 18
     polynomial = jnp.zeros_like(c)
     for coefficient in _arccos_coefficients(degree):

@@ -50,8 +50,9 @@ def _on_the_line(x, y, a, b):
 
     def quantiles(points, probabilities):
         order = np.argsort(np.asarray(points)[:, 0], kind="stable")
-        probabilities = np.asarray(probabilities, float)[order]
-        return np.asarray(points, float)[order, 0], np.cumsum(probabilities / probabilities.sum())
+        # divided by the last entry, and not by a sum that rounds otherwise, it ends at exactly 1
+        below = np.cumsum(np.asarray(probabilities, float)[order])
+        return np.asarray(points, float)[order, 0], below / below[-1]
 
     (u, up_to_u), (v, up_to_v) = quantiles(x, a), quantiles(y, b)
     levels = np.union1d(up_to_u[:-1], up_to_v[:-1])
@@ -96,7 +97,7 @@ def optimal_map(x: Float[Array, "n d"], y: Float[Array, "n d"]) -> Float[Array, 
 
 
 def geodesic(
-    x: Float[Array, "n d"], y: Float[Array, "n d"], t: float | Float[Array, " t"]
+    x: Float[Array, "n d"], y: Float[Array, "n d"], t: float | Float[Array, "*t"]
 ) -> Float[Array, "*t n d"]:
     r"""The cloud at time t of the shortest path, :math:`((1 - t)\,\mathrm{id} + t T)_\# \mu`.
 

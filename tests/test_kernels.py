@@ -66,7 +66,7 @@ def test_gradient_at_equal_and_other_points(name, dtype):
             steps = 1e-6 * jnp.eye(2)
             around = [(k(a + e, b) - k(a - e, b)) / 2e-6 for e in steps]
             np.testing.assert_allclose(jax.grad(k)(a, b), around, rtol=1e-7, atol=1e-8)
-        if name.endswith(("rbf", "cauchy", "laplace", "laplace2")):
+        if name.endswith(("rbf", "cauchy", "laplace2")):
             assert jax.grad(k)(x, x).tolist() == [0, 0]
 
 
@@ -75,7 +75,7 @@ def test_gradient_at_equal_and_other_points(name, dtype):
 def test_symmetric_and_positive_semidefinite(name, x):
     matrix = np.asarray(kernels.gram(KERNELS[name][0], jnp.asarray(x)))
     assert np.array_equal(matrix, matrix.T)
-    assert np.linalg.eigvalsh(matrix).min() > -1e-12 * np.trace(matrix)
+    assert np.linalg.eigvalsh(matrix).min() >= -1e-12 * np.trace(matrix)
 
 
 def test_sums_and_products_are_kernels():
@@ -105,7 +105,8 @@ def test_the_diagonal_is_the_kernel_of_equal_points(dtype, monkeypatch):
     k, x = infinite.ntk(3, "relu"), normal(23, 300, dtype=dtype)
     matrix = np.asarray(kernels.gram(k, x))
     assert np.array_equal(matrix, matrix.T)
-    assert np.array_equal(np.diagonal(matrix), jax.jit(jax.vmap(k))(x, x))
+    exact = 3 * 2 * np.mean(np.asarray(x, float) ** 2, axis=1)  # depth times sigma_w^2 |x|^2 / d
+    np.testing.assert_allclose(np.diagonal(matrix), exact, rtol=8 * float(jnp.finfo(dtype).eps))
 
 
 def test_a_kernel_that_is_not_symmetric_is_evaluated_below_the_diagonal(monkeypatch):
@@ -119,15 +120,14 @@ def test_a_kernel_that_is_not_symmetric_is_evaluated_below_the_diagonal(monkeypa
 def test_gram_of_images(monkeypatch):
     monkeypatch.setattr(kernels, "TILE", 2)
     x, y = normal(5, 3, 2, 1), normal(4, 3, 2, 1, seed=1)
-    flat = lambda a: np.asarray(a).reshape(len(a), -1)
-    k = lambda a, b: jnp.sum(a * b)
-    np.testing.assert_allclose(kernels.gram(k, x, y), flat(x) @ flat(y).T, rtol=1e-13)
+    matrix = kernels.gram(lambda a, b: jnp.sum(a * b), x, y)
+    np.testing.assert_allclose(matrix, np.einsum("nhwc,mhwc->nm", x, y), rtol=1e-12)
 
 
 def calls(monkeypatch):
-    """The arguments that gram gives to _fill, which is replaced by its shape."""
+    """The arguments that gram gives to _fill, and _fill itself."""
     seen, fill = [], kernels._fill
-    monkeypatch.setattr(kernels, "_fill", lambda *a: seen.append(a))
+    monkeypatch.setattr(kernels, "_fill", lambda *a: seen.append(a) or jnp.zeros(()))
     return seen, fill
 
 
@@ -146,8 +146,8 @@ def test_memory_beyond_the_result_is_bounded(monkeypatch, k, shape):
     kernels.gram(k, jnp.ones(shape, jnp.float32))
     memory = fill.lower(*seen[0]).compile().memory_analysis()
     assert memory.output_size_in_bytes == 4 * shape[0] ** 2
-    beyond = memory.temp_size_in_bytes - 4 * np.prod(shape)
-    assert beyond < max(1.2 * memory.output_size_in_bytes, 40 * kernels.TILE**2)
+    points = 4 * np.prod(shape)
+    assert memory.temp_size_in_bytes < points + 40 * kernels.TILE**2
 
 
 def test_tile_shrinks_with_the_arrays_that_the_kernel_makes(monkeypatch):
@@ -160,7 +160,7 @@ def test_tile_shrinks_with_the_arrays_that_the_kernel_makes(monkeypatch):
     assert [call[4:] for call in seen] == [(512, 512), (51, 51), (51, 51), (40, 512)]
 
 
-def test_a_new_lengthscale_compiles_nothing(dtype):
+def test_a_new_lengthscale_compiles_nothing(user, dtype):
     x = normal(5, 2, dtype=dtype)
     for make in (kernels.rbf, kernels.cauchy, kernels.laplace, lambda s: kernels.polynomial(2, s)):
         kernels.gram(make(1.0), x)
@@ -170,7 +170,7 @@ def test_a_new_lengthscale_compiles_nothing(dtype):
         assert kernels._fill._cache_size() == size
 
 
-def test_kernels_can_be_differentiated_by_their_parameters():
+def test_kernels_can_be_differentiated_by_their_parameters(user):
     x = normal(4, 2)
     slope = jax.grad(lambda s: jnp.sum(kernels.gram(kernels.rbf(s), x)))(1.5)
     square = cdist(x, x) ** 2
@@ -198,8 +198,9 @@ def test_ridge_regression_of_duplicated_points_is_the_limit(dtype):
         scipy.linalg.pinvh(pairwise.rbf_kernel(x64, gamma=0.5), rtol=1e-6) @ y64
     )
     np.testing.assert_allclose(f, exact, rtol=1e-10 if dtype == jnp.float64 else 1e-4)
-    small = kernels.ridge_regression(k, x, y, 1e-9 if dtype == jnp.float64 else 1e-5)(new)
-    np.testing.assert_allclose(f, small, atol=1e-6 if dtype == jnp.float64 else 1e-3)
+    if dtype == jnp.float64:
+        near, nearer = (kernels.ridge_regression(k, x, y, r)(new) - f for r in (1e-5, 1e-6))
+        np.testing.assert_allclose(near, 10 * nearer, rtol=1e-3)
     # at a doubled point the fit is the mean of its two targets
     means = np.concatenate([(y64[:2] + y64[4:]) / 2, y64[2:4]])
     fitted = kernels.ridge_regression(k, x, y)(x[:4])
@@ -271,8 +272,11 @@ def test_gradient_flow_ends_at_the_interpolant(dtype):
     np.testing.assert_allclose(end, fit, atol=tolerance)
     np.testing.assert_allclose(late, fit, atol=tolerance)
     assert end.dtype == dtype
+
     # with f0 the limit is f0 plus the interpolant of what f0 leaves
-    f0 = lambda z: jnp.sin(z[:, 0])
+    def f0(z):
+        return jnp.sin(z[:, 0])
+
     shifted = kernels.ridge_regression(k, x, y - f0(x))(new) + f0(new)
     moved = kernels.gradient_flow(k, x, y, float("inf"), f0)(new)
     np.testing.assert_allclose(moved, shifted, atol=tolerance)

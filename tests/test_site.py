@@ -361,17 +361,14 @@ def stage(browser):
 
     def open_stage(animate: bool, reduced: bool, **values):
         frames = [
-            (figures._png(frame(i))[0], f"frame number {i} of all")
-            for i in range(len(values) ** 2 * 3)
+            (figures._png(frame(i))[0], f"frame number {i} of all") for i in range(3 ** len(values))
         ]
-        if len(values) == 1:
-            frames = frames[:3]
-        markup = figures._static(
-            frames[: 3 ** len(values)], (200, 100), values, dict.fromkeys(values, "a"), animate
-        )
+        labels = dict.fromkeys(values, "a")
+        markup = figures._static(frames, (200, 100), values, labels, animate)
         context = browser.new_context(reduced_motion="reduce" if reduced else "no-preference")
         contexts.append(context)
         tab = context.new_page()
+        tab.clock.install()
         tab.set_content(markup)
         tab.add_script_tag(path=str(ROOT / "book/static/book.js"))
         return tab
@@ -390,17 +387,21 @@ def test_an_animation_plays_pauses_and_ends(stage):
     tab = stage(animate=True, reduced=False, t=[0, 1, 2])
     tab.get_by_role("button", name="Play").click()
     tab.get_by_role("button", name="Pause").click()
+    tab.clock.run_for(2000)
     assert shown(tab) == "frame number 0 of all"
     tab.get_by_role("button", name="Play").click()
-    tab.get_by_role("button", name="Play").wait_for()
+    tab.clock.run_for(300)
+    assert shown(tab) == "frame number 1 of all"
+    tab.clock.run_for(2000)
     assert shown(tab) == "frame number 2 of all"
+    assert tab.get_by_role("button", name="Play").is_visible()
 
 
 @pytest.mark.browser
 def test_an_animation_respects_reduced_motion(stage):
     tab = stage(animate=True, reduced=True, t=[0, 1, 2])
     tab.get_by_role("button", name="Play").click()
-    tab.wait_for_timeout(600)
+    tab.clock.run_for(2000)
     assert shown(tab) == "frame number 1 of all"
 
 

@@ -1,0 +1,23 @@
+# Targets of the book. Included by Makefile, which defines PY and the environment .venv/.stamp.
+
+SITE := _build/html
+
+.PHONY: book serve lab notebooks
+
+book: .venv/.stamp  ## build the site in _build/html
+	$(PY) -m book
+	@echo "The book is in $(SITE). To read it: make serve"
+
+serve: book  ## build the site and show it on http://localhost:8000
+	@echo "http://localhost:8000"
+	$(PY) -m http.server 8000 --bind 127.0.0.1 --directory $(SITE)
+
+# Run the chapters whose text, package or pins changed; see book/notebooks.py.
+notebooks: .venv/.stamp  ## run the chapters that changed
+	$(PY) -m book.notebooks
+
+# Copies, so that exploring never rewrites a chapter; a copy that exists is kept.
+lab: .venv/.stamp  ## open copies of the chapters in JupyterLab
+	mkdir -p my
+	for chapter in chapters/*.ipynb; do [ -e "my/$${chapter##*/}" ] || cp "$$chapter" my/; done
+	$(PY) -m jupyterlab my

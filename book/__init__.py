@@ -1,0 +1,1 @@
+"""The book engine: it runs chapters, compares their outputs and builds the site."""

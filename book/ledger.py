@@ -1,0 +1,239 @@
+"""Badges beside statements, and the pages that list what was measured for each of them.
+
+The register `chapters/claims.yml` says what a statement is; the records that `claims.check` left
+in the stored notebooks say what was measured. Nothing on the ledger is typed a second time.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import ClassVar
+
+import yaml
+from docutils import nodes
+from docutils.parsers.rst import directives
+from docutils.statemachine import StringList
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective, SphinxRole
+from sphinx.util.nodes import make_refnode
+
+CLAIM = "application/vnd.ntkcourse.claim+json"
+VERDICTS = ("right", "repaired", "erratum", "hypothesis missing", "opinion")
+PAGES = ("chapters/ledger", "chapters/errata")
+LINE = re.compile(r"✓ ([A-Z]+-\d\d)  (.*)", re.DOTALL)
+logger = logging.getLogger(__name__)
+
+
+def register(root: Path) -> dict[str, dict]:
+    """All statements and errata by id; an erratum inherits the chapter of its statement."""
+    data = yaml.safe_load((root / "chapters/claims.yml").read_text())
+    entries = {name: {"of": name} | entry for name, entry in data["statements"].items()}
+    for name, entry in data["errata"].items():
+        chapter = entries[entry["of"]]["chapter"]
+        entries[name] = {"verdict": "erratum", "chapter": chapter} | entry
+    for name, entry in entries.items():
+        missing = {"statement", "where", "verdict", "chapter"} - set(entry)
+        unknown = set(entry.get("where", {})) - set(data["lectures"])
+        if missing or unknown or entry["verdict"] not in VERDICTS:
+            raise ValueError(
+                f"claims.yml, {name}: missing {missing}, unknown {unknown}, {entry.get('verdict')}"
+            )
+    return entries
+
+
+def lectures(root: Path) -> dict[str, str]:
+    """The titles of the lectures by their number."""
+    return yaml.safe_load((root / "chapters/claims.yml").read_text())["lectures"]
+
+
+def records(root: Path) -> dict[str, list[dict]]:
+    """What the stored notebooks measured, by statement, in the order of the book."""
+    found: dict[str, list[dict]] = {}
+    for path in sorted((root / "chapters").glob("*.ipynb")):
+        for cell in json.loads(path.read_text())["cells"]:
+            for output in cell.get("outputs", []):
+                if record := output.get("data", {}).get(CLAIM):
+                    found.setdefault(record["claim"], []).append(record)
+    return found
+
+
+def badge(name: str, verdict: str) -> nodes.inline:
+    """The id of a statement, coloured by its verdict."""
+    return nodes.inline(name, name, classes=["claim", "claim-" + verdict.replace(" ", "-")])
+
+
+class RowLink(nodes.Element):
+    """A link to the row of a statement; which page that row is on is known once all are read."""
+
+
+def link(name: str, content: nodes.Node) -> RowLink:
+    """A placeholder for the link from `content` to the row of a statement."""
+    return RowLink("", content, claim=name)
+
+
+def page_of(name: str) -> str:
+    """The page that has the row of this id."""
+    return "errata" if name.startswith("E-") else "ledger"
+
+
+class ClaimRole(SphinxRole):
+    """`{claim}` with an id: a badge that leads to the row of the statement."""
+
+    def run(self):
+        """The badge, and the anchor that the row links back to."""
+        entry = register(Path(self.env.srcdir)).get(self.text)
+        if entry is None:
+            logger.warning("unknown statement %s", self.text, location=self.get_location())
+            return [nodes.literal(self.text, self.text)], []
+        target = nodes.target("", "", ids=[f"statement-{self.text.lower()}"])
+        anchor(self.env, target["ids"][0])
+        return [target, link(self.text, badge(self.text, entry["verdict"]))], []
+
+
+def anchor(env, name: str) -> None:
+    """Remember the first place that carries this name; rows of the ledger link there."""
+    labels = env.domains["std"].anonlabels
+    labels.setdefault(name, (env.docname, name))
+
+
+class Ledger(SphinxDirective):
+    """`{ledger}`: all statements with their numbers; with `:errata:` the errata instead."""
+
+    option_spec: ClassVar = {"errata": directives.flag}
+
+    def run(self):
+        """A summary, the filters and one row per entry."""
+        root = Path(self.env.srcdir)
+        for path in [root / "chapters/claims.yml", *(root / "chapters").glob("*.ipynb")]:
+            self.env.note_dependency(str(path))
+        wanted = "errata" if "errata" in self.options else "ledger"
+        entries = {k: v for k, v in register(root).items() if page_of(k) == wanted}
+        measured, titles = records(root), lectures(root)
+        rows = nodes.bullet_list(classes=["ledger"])
+        for name, entry in entries.items():
+            rows += self.row(name, entry, measured.get(entry["of"], []), titles, wanted)
+        done = sum(1 for entry in entries.values() if entry["of"] in measured)
+        summary = f"{len(entries)} entries, {done} of them measured in the chapters so far."
+        return [nodes.paragraph(summary, summary), filters(entries, titles), rows]
+
+    def row(
+        self, name: str, entry: dict, measured: list[dict], titles: dict, page: str
+    ) -> nodes.list_item:
+        """What is stated, by whom, with which verdict, and what was measured."""
+        row_id = f"{page}-{name.lower()}"
+        kinds = [f"verdict-{entry['verdict']}", f"chapter-{entry['chapter']}"]
+        kinds += [f"lecture-{lecture}" for lecture in entry["where"] or ["own"]]
+        row = nodes.list_item(
+            ids=[row_id], classes=["ledger-row", *(kind.replace(" ", "-") for kind in kinds)]
+        )
+        self.env.domains["std"].note_hyperlink_target(row_id, self.env.docname, row_id, name)
+        body = nodes.Element()
+        self.state.nested_parse(StringList([entry["statement"]]), 0, body)
+        head = nodes.paragraph(
+            "", "", badge(name, entry["verdict"]), nodes.Text(" "), *body[0].children
+        )
+        verdict = nodes.inline("", entry["verdict"], classes=["ledger-verdict"])
+        source = "; ".join(
+            f"{titles[lecture]}, {place}" for lecture, place in entry["where"].items()
+        )
+        origin = nodes.paragraph(
+            "", "", verdict, nodes.Text(f" · {source or 'this book'}"), classes=["ledger-source"]
+        )
+        if name != entry["of"]:
+            origin += [nodes.Text(" · "), link(entry["of"], nodes.Text(entry["of"]))]
+        origin += nodes.inline(
+            "", "", classes=["ledger-links"], claim=entry["of"] if measured else name
+        )
+        row += [head, origin]
+        for record in measured:
+            row += nodes.paragraph("", sentence(record), classes=["ledger-measured"])
+        if not measured:
+            reason = entry.get("untested") or (
+                "an opinion" if entry["verdict"] == "opinion" else ""
+            )
+            text = f"Nothing to measure: {reason}." if reason else "Not measured yet."
+            row += nodes.paragraph("", text, classes=["ledger-open"])
+        return row
+
+
+def sentence(record: dict) -> str:
+    """A record in words."""
+    result = f"{record['measured']} {record['relation']} {record['bound']}"
+    text = f"{record['what'] or 'measured'}: {result}"
+    return text + (f"; the wrong version gives {record['rival']}" if "rival" in record else "")
+
+
+def filters(entries: dict, titles: dict) -> nodes.raw:
+    """Three menus; the script shows them, since without a script they would do nothing."""
+    lecture_names = {"own": "this book"} | titles
+    used = {lecture for entry in entries.values() for lecture in entry["where"] or ["own"]}
+    menus = {
+        "verdict": {
+            v.replace(" ", "-"): v
+            for v in VERDICTS
+            if any(e["verdict"] == v for e in entries.values())
+        },
+        "chapter": {
+            entry["chapter"]: entry["chapter"].replace("-", " ") for entry in entries.values()
+        },
+        "lecture": {key: lecture_names[key] for key in sorted(used)},
+    }
+    markup = "".join(
+        f'<label>{kind} <select name="{kind}"><option value="">all</option>'
+        + "".join(f'<option value="{value}">{text}</option>' for value, text in options.items())
+        + "</select></label>"
+        for kind, options in menus.items()
+    )
+    return nodes.raw(
+        "", f'<form class="ledger-filter" hidden>{markup}<output></output></form>', format="html"
+    )
+
+
+def mark_checks(app, doctree: nodes.document) -> None:
+    """Turn the printed line of a check into a line that links to its row, and can be linked to."""
+    for block in list(doctree.findall(nodes.literal_block)):
+        if match := LINE.fullmatch(block.astext().strip()):
+            name, rest = match.groups()
+            target = f"check-{name.lower()}"
+            first = target not in app.env.domains["std"].anonlabels
+            anchor(app.env, target)
+            line = nodes.paragraph("", "", ids=[target] if first else [], classes=["claim-line"])
+            line += [nodes.Text("✓ "), link(name, nodes.Text(name)), nodes.Text(" " + rest)]
+            # Not replace_self, which would hand on the look of program output.
+            block.parent.replace(block, line)
+
+
+def resolve_links(app, doctree: nodes.document, docname: str) -> None:
+    """Fill in where a statement is made and where it is measured, now that all pages are read."""
+    labels = app.env.domains["std"].anonlabels
+    for place in list(doctree.findall(RowLink)):
+        row = f"{page_of(place['claim'])}-{place['claim'].lower()}"
+        if row not in labels:
+            logger.warning("no row for %s on any page", place["claim"], location=place)
+            place.replace_self(place.children)
+            continue
+        reference = make_refnode(app.builder, docname, *labels[row], place.children)
+        place.replace_self(reference)
+    for slot in list(doctree.findall(nodes.inline)):
+        if "ledger-links" not in slot["classes"]:
+            continue
+        name = slot["claim"].lower()
+        for target, text in [(f"statement-{name}", "statement"), (f"check-{name}", "measurement")]:
+            if target in labels:
+                page, node_id = labels[target]
+                slot += [
+                    nodes.Text(" · "),
+                    make_refnode(app.builder, docname, page, node_id, nodes.Text(text)),
+                ]
+
+
+def setup(app) -> dict:
+    """Register the badge, the two pages of rows, and the links between them."""
+    app.add_node(RowLink)
+    app.add_role("claim", ClaimRole())
+    app.add_directive("ledger", Ledger)
+    # These pages collect from all others, so they are read again whenever anything is.
+    app.connect("env-get-outdated", lambda app, env, *_: [p for p in PAGES if p in env.found_docs])
+    app.connect("doctree-read", mark_checks)
+    app.connect("doctree-resolved", resolve_links)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

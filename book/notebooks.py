@@ -1,0 +1,245 @@
+"""Run the chapters that changed and store what they printed and drew.
+
+    python -m book.notebooks            run what changed
+    python -m book.notebooks 04-ntk     the same for one chapter
+    python -m book.notebooks --force    run everything
+    python -m book.notebooks --check    run nothing, report what is wrong with the stored files
+
+A chapter is a pair: `NN-name.md` is edited, `NN-name.ipynb` is written here and nowhere else.
+"""
+
+import argparse
+import ast
+import copy
+import hashlib
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+ROOT = Path(__file__).resolve().parent.parent
+WIDGET = "application/vnd.jupyter.widget-view+json"
+CLAIM = "application/vnd.ntkcourse.claim+json"
+# What the site knows how to render; anything else would silently disappear from a page.
+MIME_TYPES = {"text/plain", "text/html", "image/png", CLAIM}
+
+
+def chapters(root: Path = ROOT) -> list[Path]:
+    """The sources of all executed pages."""
+    pages = sorted((root / "chapters").glob("*.md"))
+    return [page for page in pages if page.read_text().startswith("---\njupytext:")]
+
+
+def key(source: Path, root: Path = ROOT) -> str:
+    """What the outputs of a chapter depend on: its text, the package's code, the pins.
+
+    Comments and docstrings of the package are left out: to reword one runs nothing again.
+    """
+    digest = hashlib.sha256(source.read_bytes())
+    for module in sorted((root / "ntkcourse").rglob("*.py")):
+        digest.update(module.name.encode() + _code(module.read_text()).encode())
+    for pins in ("requirements.txt", "constraints.txt"):
+        lines = (root / pins).read_text().splitlines() if (root / pins).exists() else []
+        digest.update(
+            "\n".join(filter(None, (line.split("#")[0].strip() for line in lines))).encode()
+        )
+    return digest.hexdigest()[:16]
+
+
+def _code(text: str) -> str:
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node, clean=False
+        ):
+            doc = node.body[0]
+            lines[doc.lineno - 1 : doc.end_lineno] = [""] * (doc.end_lineno - doc.lineno + 1)
+    return "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith("#"))
+
+
+def run(source: Path, root: Path = ROOT) -> nbformat.NotebookNode:
+    """Execute a chapter in a fresh kernel and return it in canonical form."""
+    notebook = jupytext.read(source)
+    client = NotebookClient(
+        notebook,
+        timeout=600,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(source.parent)}},
+        store_widget_state=False,
+        # The kernel would warn about its transport once per chapter.
+        extra_arguments=["--IPKernelApp.log_level=40"],
+    )
+    client.execute()
+    return canonical(notebook, key(source, root))
+
+
+def canonical(notebook: nbformat.NotebookNode, stamp: str) -> nbformat.NotebookNode:
+    """The same notebook without anything that differs between two runs of it."""
+    result = nbformat.v4.new_notebook(
+        metadata={
+            "jupytext": {"formats": "ipynb,md:myst"},
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+            "ntkcourse": {"key": stamp},
+        }
+    )
+    seen: dict[str, int] = {}
+    for cell in notebook.cells:
+        name = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:12]
+        seen[name] = seen.get(name, 0) + 1
+        metadata = _kept(cell.metadata)
+        clean = nbformat.from_dict(
+            {
+                "cell_type": cell.cell_type,
+                "id": f"{name}-{seen[name]}",
+                "metadata": metadata,
+                "source": cell.source,
+            }
+        )
+        if cell.cell_type == "code":
+            clean.execution_count = cell.execution_count
+            clean.outputs = _outputs(cell.outputs)
+        result.cells.append(clean)
+    nbformat.validate(result)
+    return result
+
+
+def _outputs(outputs: list) -> list:
+    kept: list = []
+    for output in outputs:
+        if output.output_type == "stream" and kept and kept[-1].get("name") == output.name:
+            kept[-1].text += output.text
+            continue
+        if "data" in output:
+            # A stored view refers to a widget that died with its kernel; the HTML stays.
+            output.data.pop(WIDGET, None)
+        kept.append(output)
+    return kept
+
+
+def serialised(notebook: nbformat.NotebookNode) -> str:
+    """The notebook as text, byte for byte the same for the same content."""
+    # Text as lists of lines, as notebooks are stored, so that a diff shows the line that changed.
+    notebook = nbformat.v4.rwbase.split_lines(copy.deepcopy(notebook))
+    return json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file in one step, so that an interrupted run leaves the old one."""
+    draft = path.with_suffix(".tmp")
+    try:
+        draft.write_text(text)
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def is_current(source: Path, root: Path = ROOT) -> bool:
+    """Whether the stored notebook was made from this source, package and pins."""
+    stored = source.with_suffix(".ipynb")
+    if not stored.exists():
+        return False
+    metadata = json.loads(stored.read_text())["metadata"]
+    return metadata.get("ntkcourse", {}).get("key") == key(source, root)
+
+
+def problems(source: Path) -> list[str]:
+    """Everything wrong with a stored chapter that can be seen without running it."""
+    stored = source.with_suffix(".ipynb")
+    if not stored.exists():
+        return [f"{source.name} was never run: make notebooks"]
+    text, notebook = jupytext.read(source), nbformat.read(stored, as_version=4)
+    found = []
+    if _content(text) != _content(notebook):
+        found.append(f"{source.name} and {stored.name} differ: make notebooks")
+    stamp = notebook.metadata.get("ntkcourse", {}).get("key", "")
+    if serialised(canonical(notebook, stamp)) != stored.read_text():
+        found.append("the notebook was saved by another program: make notebooks writes it")
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for expected, cell in enumerate(code, start=1):
+        start = cell.source.strip().splitlines()[0] if cell.source.strip() else "(empty)"
+        found += [f"cell {expected} ({start}): {fault}" for fault in _cell_faults(cell, expected)]
+    return found
+
+
+def _content(notebook: nbformat.NotebookNode) -> list[tuple]:
+    return [(cell.cell_type, cell.source, _kept(cell.metadata)) for cell in notebook.cells]
+
+
+def _kept(metadata: dict) -> dict:
+    return {name: value for name, value in metadata.items() if name in ("tags", "mystnb")}
+
+
+def _cell_faults(cell: nbformat.NotebookNode, expected: int) -> list[str]:
+    found = []
+    if cell.execution_count != expected:
+        found.append(f"run out of order or not at all, its count is {cell.execution_count}")
+    if "claims.check(" in cell.source and not any(CLAIM in o.get("data", {}) for o in cell.outputs):
+        found.append("it checks a claim but stores no record")
+    for output in cell.outputs:
+        if output.output_type == "error":
+            found.append(f"a stored error, {output.ename}")
+        elif output.output_type == "stream" and output.name == "stderr":
+            found.append(f"a warning, {output.text[:80]!r}")
+        for mime in sorted(set(output.get("data", {})) - MIME_TYPES):
+            found.append(f"an output the site cannot render, {mime}")
+        if "image/png" in output.get("data", {}) and output.data["text/plain"].startswith("<"):
+            found.append("a figure without alt text: figures.show(figure, alt=…)")
+        for tag in re.findall(r"<img\b[^>]*>", output.get("data", {}).get("text/html", "")):
+            if not re.search(r'\balt="[^"]+"', tag):
+                found.append("a picture without alt text in HTML")
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; the result is the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m book.notebooks", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="run chapters that did not change, too"
+    )
+    parser.add_argument("--check", action="store_true", help="run nothing, report what is wrong")
+    parser.add_argument("names", nargs="*", help="chapters such as 04-ntk; all if none is named")
+    options = parser.parse_args(arguments)
+    sources = {source.stem: source for source in chapters()}
+    if unknown := set(options.names) - set(sources):
+        parser.error(f"expected some of {', '.join(sources)}, got {', '.join(sorted(unknown))}")
+    failed = 0
+    for source in [sources[name] for name in options.names] or sources.values():
+        if options.check:
+            found = problems(source) + (
+                [] if is_current(source) else ["out of date: make notebooks"]
+            )
+            failed += bool(found)
+            print("\n".join(f"{source.name}: {fault}" for fault in found) or f"{source.name}: ok")
+            continue
+        if is_current(source) and not options.force:
+            print(f"{source.name}: nothing changed")
+            continue
+        start = time.monotonic()
+        try:
+            write(source.with_suffix(".ipynb"), serialised(run(source)))
+        except CellExecutionError as error:
+            failed += 1
+            print(
+                f"{source.name}: stopped, the stored notebook is unchanged\n{error}",
+                file=sys.stderr,
+            )
+            continue
+        print(f"{source.name}: run in {time.monotonic() - start:.0f} s")
+        for fault in problems(source):
+            failed += 1
+            print(f"{source.name}: {fault}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,213 @@
+"""What the site needs beyond the theme: local MathJax, pictures with texts, and page metadata."""
+
+import base64
+import hashlib
+import html
+import importlib.metadata
+import re
+import shutil
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.util import logging
+from sphinx.util.osutil import relative_uri
+
+STATIC = Path(__file__).parent / "static"
+INLINE = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=]+)")
+logger = logging.getLogger(__name__)
+
+
+def exclude_sources(app, config) -> None:
+    """Pages come from executed notebooks; the text beside a notebook is its source, not a page."""
+    root = Path(app.srcdir)
+    config.exclude_patterns += [
+        str(notebook.relative_to(root).with_suffix(".md"))
+        for notebook in (root / "chapters").glob("*.ipynb")
+    ]
+
+
+def give_alt_texts(app, doctree: nodes.document) -> None:
+    """Take the alternative text of a figure from its stored output; warn where there is none."""
+    for bundle in doctree.findall(
+        lambda node: getattr(node, "get", lambda *_: "")("nb_element") == "mime_bundle"
+    ):
+        texts = [part.astext() for part in bundle.children if part.get("mime_type") == "text/plain"]
+        for image in bundle.findall(nodes.image):
+            if texts and not texts[0].startswith("<"):
+                image["alt"] = texts[0]
+            # A stored width suits JupyterLab; on the site it would overflow a phone.
+            for size in ("width", "height"):
+                image.attributes.pop(size, None)
+    for image in doctree.findall(nodes.image):
+        if not image.get("alt"):
+            logger.warning("a picture without alt text: %s", image.get("uri"), location=image)
+
+
+def unpack_frames(app, doctree: nodes.document, docname: str) -> None:
+    """Store the frames of sliders as files: pages stay light, frames load when they come near."""
+    if app.builder.format != "html":
+        return
+    folder = Path(app.outdir) / "_images"
+
+    def save(match: re.Match) -> str:
+        picture = base64.b64decode(match.group(1))
+        name = hashlib.sha256(picture).hexdigest()[:20] + ".png"
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_bytes(picture)
+        return relative_uri(app.builder.get_target_uri(docname), f"_images/{name}")
+
+    for block in doctree.findall(nodes.raw):
+        if 'class="explore"' in block.astext():
+            block[0] = nodes.Text(INLINE.sub(save, block.astext()))
+
+
+def describe(doctree: nodes.document) -> str:
+    """The first paragraph of a page without its formulas, at most 160 characters of it."""
+    for paragraph in doctree.findall(nodes.paragraph):
+        words = "".join(
+            part.astext() for part in paragraph.findall(nodes.Text) if not _in_math(part)
+        )
+        words = " ".join(words.split())
+        if len(words) > 40:
+            return (
+                words if len(words) <= 160 else words[:159].rsplit(" ", 1)[0].rstrip(" ,.;:") + "…"
+            )
+    return ""
+
+
+def _in_math(node: nodes.Node) -> bool:
+    return isinstance(node.parent, nodes.math | nodes.math_block)
+
+
+def add_metadata(app, pagename: str, templatename: str, context: dict, doctree) -> None:
+    """Description and Open Graph tags; search and index pages have no text of their own."""
+    base = app.config.html_baseurl.rstrip("/")
+    if doctree is None:
+        summary = app.config.html_title
+    else:
+        summary = describe(doctree)
+        if not summary:
+            logger.warning("a page without a first paragraph to describe it: %s", pagename)
+    title = re.sub("<[^>]+>", "", context.get("title", "")) or app.config.html_title
+    properties = {
+        "og:title": title,
+        "og:description": summary,
+        "og:type": "article",
+        "og:url": f"{base}/{pagename}.html",
+        "og:image": f"{base}/_static/card.png",
+        "og:image:alt": "Curves of an ensemble of wide networks, pinched together at the data",
+    }
+    tags = [f'<meta name="description" content="{html.escape(summary)}">']
+    tags += [
+        f'<meta property="{k}" content="{html.escape(html.unescape(v))}">'
+        for k, v in properties.items()
+    ]
+    tags.append('<meta name="twitter:card" content="summary_large_image">')
+    context["metatags"] = context.get("metatags", "") + "\n".join(tags)
+
+
+def add_source_download(app, pagename: str, templatename: str, context: dict, doctree) -> None:
+    """Offer the text source of a chapter beside its notebook."""
+    source = Path(app.srcdir) / f"{pagename}.md"
+    if context.get("page_source_suffix") != ".ipynb" or not source.exists():
+        return
+    copy = Path(app.outdir) / "_sources" / f"{pagename}.md"
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, copy)
+    for group in context["header_buttons"]:
+        if group["label"] == "download-buttons":
+            button = dict(
+                group["buttons"][0],
+                text=".md",
+                url=f"{context['pathto']('_sources', 1)}/{pagename}.md",
+            )
+            group["buttons"].insert(
+                1, button | {"tooltip": "Download text source", "label": "download-text-button"}
+            )
+
+
+def copy_mathjax(app, error) -> None:
+    """MathJax from its package: the TeX component and its fonts, nothing else."""
+    if error or app.builder.format != "html":
+        return
+    files = importlib.metadata.files("sphinx-mathjax-offline") or []
+    needed = [
+        f
+        for f in files
+        if re.search(r"/mathjax/(tex-chtml\.js|output/chtml/fonts/woff-v2/.*)$", str(f))
+    ]
+    if not needed:
+        raise FileNotFoundError("expected MathJax inside sphinx-mathjax-offline, found none")
+    for file in needed:
+        target = Path(app.outdir) / "_static" / str(file).split("/static/")[1]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file.locate(), target)
+
+
+def write_extras(app, error) -> None:
+    """Site map, page for missing addresses, and the picture that link previews show."""
+    if error or app.builder.format != "html":
+        return
+    base, out = app.config.html_baseurl.rstrip("/"), Path(app.outdir)
+    addresses = "".join(
+        f"<url><loc>{base}/{name}.html</loc></url>" for name in sorted(app.env.found_docs)
+    )
+    (out / "sitemap.xml").write_text(
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{addresses}</urlset>\n'
+    )
+    missing = (Path(__file__).parent / "404.html").read_text()
+    (out / "404.html").write_text(
+        missing.replace("{{ home }}", f"{base}/").replace("{{ title }}", app.config.html_title)
+    )
+    draw_card(out / "_static/card.png", app.config.html_title)
+
+
+def draw_card(path: Path, title: str) -> None:
+    """An ensemble pinched together at data, 1200 by 630 pixels."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    from ntkcourse import figures
+
+    generator = np.random.default_rng(0)
+    data = np.array([0.18, 0.4, 0.62, 0.82])
+    x = np.linspace(0, 1, 300)
+    modes = np.arange(1, 9)[:, None]
+    wiggle = generator.normal(size=(40, 8)) / modes.T @ np.sin(np.pi * modes * (x + 0.13))
+    envelope = 1 - np.exp(-((np.abs(x[:, None] - data).min(axis=1) / 0.07) ** 2))
+    figure, ax = plt.subplots(figsize=(12, 6.3), dpi=100)
+    ax.plot(
+        x, (np.sin(5 * x) + 0.6 * wiggle * envelope).T, color=figures.NETWORK["color"], alpha=0.25
+    )
+    ax.plot(x, np.sin(5 * x), **figures.KERNEL)
+    ax.plot(data, np.sin(5 * data), "o", color=figures.DATA["color"], markersize=12)
+    ax.text(0.04, 0.08, title, transform=ax.transAxes, fontsize=34, weight="bold")
+    ax.axis("off")
+    figure.savefig(path, metadata={"Software": None})
+    plt.close(figure)
+
+
+def setup(app) -> dict:
+    """Connect everything above to the build."""
+    app.setup_extension("book.ledger")
+    # Jupyter Book sets this for an extension that would add a comment service; we do not load it.
+    app.add_config_value("comments_config", {}, "html")
+    app.config.html_static_path.append(str(STATIC))
+    app.add_css_file("book.css")
+    app.add_js_file("book.js", loading_method="defer")
+    app.connect("config-inited", exclude_sources)
+    app.connect("doctree-read", give_alt_texts)
+    app.connect("doctree-resolved", unpack_frames)
+    app.connect("html-page-context", add_metadata)
+    # After the theme has made its own buttons, at 501.
+    app.connect("html-page-context", add_source_download, priority=600)
+    app.connect("build-finished", copy_mathjax)
+    app.connect("build-finished", write_extras)
+    # Pages are cached by their sources; a change of this engine is a reason to read them again.
+    engine = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    version = int(hashlib.sha256(engine).hexdigest()[:8], 16)
+    return {"env_version": version, "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,311 @@
+"""Training against loops in NumPy, exact flows and single runs."""
+
+import io
+import sys
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.linalg
+
+from ntkcourse import networks, training
+
+KEY = jax.random.key(0)
+A = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 0.5]])
+B = np.array([1.0, -1.0, 0.5])
+P0 = np.array([0.3, -2.0, 1.0])
+
+
+def quadratic(p):
+    matrix, b = jnp.asarray(A, p.dtype), jnp.asarray(B, p.dtype)
+    return p @ matrix @ p / 2 - b @ p
+
+
+def quadratic_in_numpy(p):
+    return p @ A @ p / 2 - B @ p
+
+
+def descent_in_numpy(rate, steps):
+    path = [P0]
+    for _ in range(steps):
+        path.append(path[-1] - rate * (A @ path[-1] - B))
+    return np.array(path)
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "marks"),
+    [
+        (7, 1, range(8)),
+        (7, 3, [0, 3, 6, 7]),
+        (6, 3, [0, 3, 6]),
+        (2, 5, [0, 2]),
+        (1, 1, [0, 1]),
+        (250, 1, range(251)),
+        (203, 2, [*range(0, 203, 2), 203]),
+    ],
+)
+def test_descent_and_what_is_recorded(steps, every, marks):
+    run = training.descend(
+        quadratic,
+        jnp.asarray(P0),
+        steps=steps,
+        learning_rate=0.1,
+        observe=lambda p: {"loss": quadratic(p), "params": p},
+        every=every,
+    )
+    path, marks = descent_in_numpy(0.1, steps), list(marks)
+    np.testing.assert_allclose(run.times, 0.1 * np.array(marks), rtol=1e-15)
+    np.testing.assert_allclose(run.history["params"], path[marks], rtol=1e-10)
+    losses = [quadratic_in_numpy(p) for p in path[marks]]
+    np.testing.assert_allclose(run.history["loss"], losses, rtol=1e-10)
+    np.testing.assert_allclose(run.params, path[-1], rtol=1e-10)
+
+
+def test_the_loss_is_recorded_at_every_step_by_default(dtype):
+    run = training.descend(
+        quadratic, jnp.asarray(P0, dtype), steps=4, learning_rate=np.float64(0.1)
+    )
+    losses = [quadratic_in_numpy(p) for p in descent_in_numpy(0.1, 4)]
+    np.testing.assert_allclose(run.history, losses, rtol=1e-5)
+    assert run.params.dtype == run.times.dtype == run.history.dtype == dtype
+
+
+def test_optimisers_of_optax():
+    run = training.descend(
+        quadratic,
+        jnp.asarray(P0),
+        steps=20,
+        optimizer=optax.adam(0.05),
+        observe=lambda p: p,
+        every=4,
+    )
+    p, m, v, path = P0, 0.0, 0.0, [P0]
+    for t in range(1, 21):
+        g = A @ p - B
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        p = p - 0.05 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+        path.append(p)
+    np.testing.assert_allclose(run.history, path[::4], rtol=1e-7)
+    np.testing.assert_array_equal(run.times, np.arange(0, 21, 4))
+
+
+def test_descent_of_a_tree_of_parameters():
+    loss = lambda p: jnp.sum(p["a"] ** 2) / 2 + jnp.sum(2 * p["b"][0] ** 2) / 2  # noqa: E731
+    params = {"a": jnp.ones((2, 2)), "b": (jnp.ones(3), None)}
+    run = training.descend(loss, params, steps=3, learning_rate=0.1)
+    np.testing.assert_allclose(run.params["a"], np.full((2, 2), 0.9**3), rtol=1e-13)
+    np.testing.assert_allclose(run.params["b"][0], np.full(3, 0.8**3), rtol=1e-13)
+
+
+@pytest.mark.parametrize("train", ["descend", "flow"])
+def test_integer_parameters_are_converted(train, user):
+    if train == "descend":
+        run = training.descend(lambda p: p @ p / 2, np.array([4, 1]), steps=1, learning_rate=0.5)
+        expected = np.array([2, 0.5])
+    else:
+        run = training.flow(lambda p: p @ p / 2, jnp.array([4, 1]), [1])
+        expected = np.exp(-1) * np.array([4, 1])
+    np.testing.assert_allclose(run.params, expected, rtol=1e-7)
+
+
+GROWTH = 1e10
+"""The factor of each step of ``divergent``: the loss is 1e300 / 2 after 15 steps, inf after 16."""
+
+
+def divergent(steps, **options):
+    loss = lambda p: jnp.sum(p**2) / 2  # noqa: E731
+    return training.descend(loss, jnp.ones(1), steps=steps, learning_rate=1 + GROWTH, **options)
+
+
+@pytest.mark.parametrize("every", [1, 7, 100])
+def test_divergence_names_the_step(every):
+    assert np.isfinite(divergent(15, every=every).history[-1])
+    for steps in (16, 17, 40, 300):
+        message = "the loss is not finite after 16 steps: the learning rate is too large$"
+        with pytest.raises(FloatingPointError, match=message):
+            divergent(steps, every=every)
+
+
+def test_divergence_names_the_stable_learning_rate():
+    kernel = jnp.asarray(np.diag([1.0, 7.0, 0.5]))
+    with pytest.raises(FloatingPointError, match=r"descent is stable below 0\.2857$"):
+        divergent(20, kernel=kernel)
+    assert np.isfinite(divergent(5, kernel=kernel).history[-1])
+
+
+def test_the_named_learning_rate_is_the_border_of_stability():
+    rate = 2 / np.linalg.eigvalsh(A)[-1]
+    options = dict(steps=20_000, every=20_000)
+    below = training.descend(quadratic, jnp.asarray(P0), learning_rate=0.999 * rate, **options)
+    np.testing.assert_allclose(below.params, np.linalg.solve(A, B), rtol=1e-6)
+    with pytest.raises(FloatingPointError, match="not finite after"):
+        training.descend(quadratic, jnp.asarray(P0), learning_rate=1.05 * rate, **options)
+
+
+def test_a_lost_start_is_refused():
+    for train in (
+        partial(training.descend, steps=1, learning_rate=0.1),
+        partial(training.flow, times=jnp.array([1.0])),
+    ):
+        with pytest.raises(FloatingPointError, match="the loss is nan at the initial parameters"):
+            train(lambda p: jnp.sum(jnp.log(p)), -jnp.ones(1))
+
+
+def test_the_progress_bar_is_for_a_person(capsys, monkeypatch):
+    divergent(3)
+    assert capsys.readouterr() == ("", "")
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", screen)
+    divergent(3)
+    assert "3/3" in screen.getvalue()
+    assert screen.getvalue().endswith("\r")  # it leaves an empty line
+    screen.truncate(0)
+    training.ensemble(lambda key: divergent(3), jax.random.split(KEY, 2))
+    assert screen.getvalue() == ""
+
+
+@pytest.mark.parametrize("first", [0.0, 0.5])
+def test_flow_is_the_matrix_exponential(first, dtype):
+    times = jnp.asarray([first, 1.0, 6.0], dtype)
+    run = training.flow(quadratic, jnp.asarray(P0, dtype), times, observe=lambda p: p)
+    goal = np.linalg.solve(A, B)
+    expected = [goal + scipy.linalg.expm(-A * float(t)) @ (P0 - goal) for t in times]
+    tolerance = 1e-7 if dtype == np.float64 else 1e-4
+    np.testing.assert_allclose(run.history, expected, atol=tolerance)
+    np.testing.assert_allclose(run.params, expected[-1], atol=tolerance)
+    np.testing.assert_array_equal(run.times, times)
+    assert run.params.dtype == run.history.dtype == run.times.dtype == dtype
+    losses = training.flow(quadratic, jnp.asarray(P0, dtype), times).history
+    np.testing.assert_allclose(
+        losses, [quadratic_in_numpy(p) for p in expected], atol=10 * tolerance
+    )
+
+
+def test_flow_is_the_limit_of_small_steps():
+    init, apply = networks.mlp((2, 4, 1), "tanh")
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 2)))
+    loss = lambda p: jnp.sum((apply(p, x) - x[:, 0]) ** 2) / 2  # noqa: E731
+    outputs = lambda p: apply(p, x)  # noqa: E731
+    exact = training.flow(loss, init(key=KEY), jnp.array([1.0]), observe=outputs).history[0]
+    errors = []
+    for rate in (0.01, 0.005):
+        run = training.descend(
+            loss, init(key=KEY), steps=round(1 / rate), learning_rate=rate, observe=outputs
+        )
+        assert run.times[-1] == 1
+        errors.append(np.abs(run.history[-1] - exact).max())
+    assert errors[1] < 0.01
+    np.testing.assert_allclose(errors[0] / errors[1], 2, rtol=0.1)
+
+
+def test_a_flow_that_blows_up_stops(dtype):
+    with pytest.raises(FloatingPointError, match="left the finite numbers before its last time"):
+        training.flow(lambda p: -jnp.sum(p**4), jnp.ones(2, dtype), jnp.array([0.01, 10.0], dtype))
+
+
+def test_ensemble_is_a_loop_of_single_runs():
+    init, apply = networks.mlp((2, 4, 1), "tanh")
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 2)))
+    keys = jax.random.split(KEY, 3)
+
+    def train(key, way):
+        loss = lambda p: jnp.sum((apply(p, x) - x[:, 0]) ** 2) / 2  # noqa: E731
+        if way == "flow":
+            return training.flow(loss, init(key=key), jnp.array([0.5, 1.0]))
+        return training.descend(loss, init(key=key), steps=150, learning_rate=0.05, every=1)
+
+    for way in ("descend", "flow"):
+        together = training.ensemble(partial(train, way=way), keys)
+        apart = [train(key, way) for key in keys]
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *apart)
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), together, stacked)
+        assert isinstance(together, training.Run)
+        assert together.history.shape == (3, 151 if way == "descend" else 2)
+
+
+@pytest.mark.parametrize("way", ["descend", "flow"])
+def test_members_that_diverge_are_named(way):
+    """p' = p^3 explodes at time 1 / (2 p0^2); descent of p^4 / 4 explodes from |p0| > 2."""
+    keys = jax.random.split(KEY, 12)
+    starts = np.array([2 * float(jax.random.normal(key)) for key in keys])
+
+    def train(key):
+        start = 2 * jax.random.normal(key, (1,))
+        if way == "flow":
+            return training.flow(lambda p: -jnp.sum(p**4) / 4, start, jnp.array([0.01, 0.125]))
+        return training.descend(
+            lambda p: jnp.sum(p**4) / 4, start, steps=200, learning_rate=0.5, every=100
+        )
+
+    lost = np.flatnonzero(np.abs(starts) > 2)
+    assert 0 < len(lost) < 12
+    assert lost[0] > 0
+    message = f"{len(lost)} of 12 members diverged, the first of them number {lost[0]}$"
+    with pytest.raises(FloatingPointError, match=message):
+        training.ensemble(train, keys)
+
+
+def run_descend(**options):
+    arguments = dict(loss=lambda p: p @ p, params=np.ones(2), steps=3, learning_rate=0.1)
+    return training.descend(**{**arguments, **options})
+
+
+def run_flow(**options):
+    arguments = dict(loss=lambda p: p @ p, params=np.ones(2), times=[1.0])
+    return training.flow(**{**arguments, **options})
+
+
+@pytest.mark.usefixtures("user")
+@pytest.mark.parametrize(
+    ("run", "options", "error", "message"),
+    [
+        (run_descend, dict(steps=0), ValueError, "expected steps >= 1, got 0"),
+        (run_descend, dict(steps=2.0), TypeError, "expected a whole number for steps, got 2.0"),
+        (run_descend, dict(every=0), ValueError, "expected every >= 1, got 0"),
+        (run_descend, dict(every=1.5), TypeError, "expected a whole number for every, got 1.5"),
+        (
+            run_descend,
+            dict(learning_rate=None),
+            ValueError,
+            "expected either learning_rate or opti",
+        ),
+        (
+            run_descend,
+            dict(optimizer=optax.sgd(1.0)),
+            ValueError,
+            "expected either learning_rate or",
+        ),
+        (run_descend, dict(learning_rate=0.0), ValueError, "expected learning_rate > 0, got 0.0"),
+        (run_descend, dict(learning_rate=-1.0), ValueError, "expected learning_rate > 0, got -1.0"),
+        (
+            run_descend,
+            dict(loss=lambda p: p),
+            ValueError,
+            r"a loss that is a number, got shape \(2,",
+        ),
+        (run_descend, dict(params=[np.nan]), ValueError, "expected finite params"),
+        (run_descend, dict(kernel=np.ones(3)), ValueError, r"expected a kernel of shape \(n, n\)"),
+        (run_flow, dict(loss=lambda p: p), ValueError, r"a loss that is a number, got shape \(2,"),
+        (run_flow, dict(params=np.array([np.inf])), ValueError, "expected finite params"),
+        (run_flow, dict(params=np.array(["a"])), TypeError, "expected params to be an array"),
+        (run_flow, dict(times=[]), ValueError, "expected a list of times"),
+        (run_flow, dict(times=1.0), ValueError, "expected a list of times"),
+        (run_flow, dict(times=[2.0, 1.0]), ValueError, "expected increasing times"),
+        (run_flow, dict(times=[-1.0, 1.0]), ValueError, "expected times t >= 0"),
+        (run_flow, dict(times=[np.inf]), ValueError, "expected finite times"),
+    ],
+)
+def test_bad_runs(run, options, error, message):
+    with pytest.raises(error, match=message):
+        run(**options)
+
+
+@pytest.mark.usefixtures("user")
+@pytest.mark.parametrize("keys", [None, KEY, jax.random.split(KEY, 0)])
+def test_bad_ensembles(keys):
+    with pytest.raises(ValueError, match="expected an array of keys, got shape"):
+        training.ensemble(lambda key: None, keys)
