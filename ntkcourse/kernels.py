@@ -10,18 +10,14 @@ from functools import lru_cache, partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ntkcourse import checks
+from ntkcourse import checks, tiles
 from ntkcourse.linalg import flow_gains, scaled, solver, spectrum
 
 Kernel = Callable[[Array, Array], Array]
 Predictor = Callable[[Array], Array]
-
-TILE = 512
-"""Rows and columns that :func:`gram` fills at once; a tile stays in the processor's cache."""
 
 
 # Each family is one formula below and one constructor. The constructor returns a Partial, which
@@ -115,53 +111,7 @@ def gram(k: Kernel, x: Float[Array, "n *d"], y: Float[Array, "m *d"] | None = No
     shape = jax.eval_shape(k, x[0], y[0])
     if shape.shape != ():
         raise ValueError(f"expected k(x, y) to be a number, got an array of shape {shape.shape}")
-    tile = max(1, int(TILE / np.sqrt(_memory(k, x, y))))
-    return _fill(k, x, y, symmetric, min(tile, len(x)), min(tile, len(y)))
-
-
-def _block(k, x, y):
-    return jax.vmap(lambda a: jax.vmap(lambda b: k(a, b))(y))(x)
-
-
-def _memory(k, x, y):
-    """The size of the largest array that k makes on the way, per pair of 64 by 64 points."""
-
-    def largest(jaxpr):
-        made = [v.aval.size for e in jaxpr.eqns for v in e.outvars]
-        inside = [largest(e.params["jaxpr"]) for e in jaxpr.eqns if "jaxpr" in e.params]
-        return max(made + inside, default=1)
-
-    x, y = (jax.ShapeDtypeStruct((64, *p.shape[1:]), p.dtype) for p in (x, y))
-    return largest(jax.make_jaxpr(partial(_block, k))(x, y)) / 64**2
-
-
-@partial(jax.jit, static_argnums=(3, 4, 5))
-def _fill(k, x, y, symmetric, rows, columns):
-    n, m = len(x), len(y)
-    tiles = np.ndindex(-(-n // rows), -(-m // columns))
-    # the last tile of a row or column is pushed back to end at the border and overlaps its
-    # neighbour; the order (diagonal tile last in its row) keeps the overlap symmetric
-    corners = np.array(
-        [(min(i * rows, n - rows), min(j * columns, m - columns))
-         for i, j in tiles if j <= i or not symmetric]
-    )  # fmt: skip
-
-    def fill(step, matrix):
-        i, j = jnp.asarray(corners)[step]
-        xs = jax.lax.dynamic_slice_in_dim(x, i, rows)
-        ys = jax.lax.dynamic_slice_in_dim(y, j, columns)
-        tile = _block(k, xs, ys)
-        if symmetric:
-            tile = jnp.where(i == j, jnp.tril(tile) + jnp.tril(tile, -1).T, tile)
-            matrix = jax.lax.dynamic_update_slice(matrix, tile.T, (j, i))
-        return jax.lax.dynamic_update_slice(matrix, tile, (i, j))
-
-    dtype = jax.eval_shape(k, x[0], y[0]).dtype
-    matrix = jax.lax.fori_loop(0, len(corners), fill, jnp.zeros((n, m), dtype))
-    if symmetric:
-        diagonal = jax.lax.map(lambda a: k(a, a), x, batch_size=rows)
-        matrix = matrix.at[jnp.arange(n), jnp.arange(n)].set(diagonal)
-    return matrix
+    return tiles.fill(k, x, y, symmetric)
 
 
 def ridge_regression(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 from tqdm import tqdm
 
 from ntkcourse import checks
@@ -174,7 +174,7 @@ def solve_flow(velocity, state, end, saves):
     return solution.ys
 
 
-def ensemble(train: Callable[[PRNGKeyArray], Run], keys: PRNGKeyArray) -> Run:
+def ensemble(train: Callable[[PRNGKeyArray], Run], keys: Shaped[Array, "members ..."]) -> Run:
     """Many trainings in one compiled program: ``train(key)`` for each key, results stacked.
 
     ``train`` draws its network from ``key`` and returns what :func:`descend` or :func:`flow`

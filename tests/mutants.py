@@ -1,8 +1,8 @@
 """Mutation test: change the package in one place at a time and see whether the tests notice.
 
-``python tests/mutants.py`` draws 100 changes with a fixed seed over four modules, runs that
-module's tests on a copy of the package with each, prints the survivors and fails when fewer than
-90 % were killed. ``python tests/mutants.py kernels 20`` takes 20 changes of one module.
+``python tests/mutants.py`` draws 100 changes with a fixed seed over the modules that compute,
+runs that module's tests on a copy of the package with each, prints the survivors and fails when
+fewer than 90 % were killed. ``python tests/mutants.py kernels 20`` takes 20 changes of one module.
 """
 
 import ast
@@ -19,7 +19,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parent.parent
-MODULES = ("kernels", "infinite", "transport", "flows")
+MODULES = ("kernels", "tiles", "linalg", "infinite", "quadrature", "transport", "flows")
 LIMIT = 600  # seconds after which a mutant counts as killed: it made a loop endless
 
 SWAPS = {

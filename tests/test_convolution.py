@@ -163,7 +163,7 @@ def test_finite_networks_approach_at_the_rate_of_the_square_root(pooling):
     x, y = images(4, 3, 2)
     at = (3, "relu", 1.3, 0.4, pooling)
     limit = np.array([make(*at)(x, y) for make in (convolution.nngp, convolution.ntk)])
-    keys, widths = jax.random.split(jax.random.key(2), 40), [16, 64, 256]
+    keys, widths = jax.random.split(jax.random.key(2), 40), [8, 32, 128]
     deviations = []
     for channels in widths:
         one = partial(
@@ -179,7 +179,7 @@ def test_finite_networks_approach_at_the_rate_of_the_square_root(pooling):
 
 
 @pytest.mark.parametrize("pooling", [True, False])
-@pytest.mark.parametrize("name", ["relu", "erf", "gelu"])
+@pytest.mark.parametrize("name", ["relu", "erf"])
 def test_special_images_give_finite_values_and_gradients(name, pooling, dtype):
     x, y = images(3, 3, 1, dtype=dtype)
     flat = jnp.ones_like(x)

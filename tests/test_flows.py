@@ -77,7 +77,8 @@ def test_risk_is_relu_by_default_and_takes_integer_targets(user):
     particles = cloud(dtype=np.float32)
     energy = flows.mean_field_risk(X.astype("float32"), [0, 1, 2, 3, 4, 5])
     hidden = np.maximum(np.asarray(X) @ np.asarray(particles)[:, 1:].T, 0)
-    expected = np.mean((np.arange(6) - hidden @ particles[:, 0] / 5) ** 2) / 2
+    outputs = hidden @ np.asarray(particles)[:, 0] / 5
+    expected = np.mean((np.arange(6) - outputs) ** 2) / 2
     value = energy(particles, jnp.full(5, 0.2, "float32"))
     assert value.dtype == np.float32
     np.testing.assert_allclose(value, expected, rtol=1e-5)
@@ -149,7 +150,7 @@ def test_particles_in_a_bowl_decay(weights, dtype):
     path = flows.wasserstein_flow(flows.potential(square), particles, times, weights=weights)
     assert path.shape == (3, 5, 3)
     assert path.dtype == dtype
-    expected = np.exp(-np.asarray(times))[:, None, None] * particles
+    expected = np.exp(-np.asarray(times))[:, None, None] * np.asarray(particles)
     np.testing.assert_allclose(path, expected, atol=1e-7 if dtype == np.float64 else 1e-4)
 
 
@@ -160,9 +161,10 @@ def test_attraction_contracts_to_the_mean(weights):
     energy = flows.interaction(attraction)
     path = flows.wasserstein_flow(energy, particles, times, weights=weights)
     w = np.full(5, 0.2) if weights is None else np.asarray(weights)
-    mean = w @ np.asarray(particles)
+    start = np.asarray(particles)
+    mean = w @ start
     for t, now in zip(np.asarray(times), path, strict=True):
-        np.testing.assert_allclose(now, mean + np.exp(-t) * (particles - mean), atol=1e-7)
+        np.testing.assert_allclose(now, mean + np.exp(-t) * (start - mean), atol=1e-7)
         ratio = energy(now, jnp.asarray(w)) / energy(particles, jnp.asarray(w))
         np.testing.assert_allclose(ratio, np.exp(-2 * t), rtol=1e-6)
 
@@ -309,7 +311,8 @@ def test_energy_decreases_and_mass_is_kept(seed, strength):
     root = rng.normal(size=(2, 2))
     weights = rng.uniform(0.1, 1, size=6)
     weights /= weights.sum()
-    particles, times = rng.normal(size=(6, 2)), np.linspace(0, 1, 11)
+    particles, h = rng.normal(size=(6, 2)), 1e-3
+    times = np.append([0, h, 2 * h], np.linspace(0.1, 1, 8))
     arguments = [root @ root.T, strength, particles, weights, times]
     path, energies, euler, velocity = relaxed(*map(jnp.asarray, arguments))
     assert path.shape == (11, 6, 2)
@@ -317,8 +320,8 @@ def test_energy_decreases_and_mass_is_kept(seed, strength):
     assert np.all(np.diff(euler) < 1e-9)
     assert energies[-1] < energies[0]
     # dF/dt = - sum_i w_i |v_i|^2 at the start, to second order in the time step
-    rate = (-3 * energies[0] + 4 * energies[1] - energies[2]) / (2 * times[1])
-    np.testing.assert_allclose(rate, -weights @ np.sum(np.asarray(velocity) ** 2, 1), rtol=0.35)
+    rate = (-3 * energies[0] + 4 * energies[1] - energies[2]) / (2 * h)
+    np.testing.assert_allclose(rate, -weights @ np.sum(np.asarray(velocity) ** 2, 1), rtol=0.01)
     # the centre of mass moves with the potential alone
     mean = weights @ np.asarray(velocity)
     force = -(particles @ (root @ root.T) - np.sin(particles))

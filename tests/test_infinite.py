@@ -124,7 +124,7 @@ def test_duals_by_mpmath_quadrature(name):
         for q in (0.5, 16.0):
             exact = [float(mean(g, q)) for g in (f, slope[name])]
             ours = [float(dual(q, q, q)) for dual in infinite.dual(name)]
-            np.testing.assert_allclose(ours, exact, rtol=1e-9 if name == "tanh" else 1e-14)
+            np.testing.assert_allclose(ours, exact, rtol=1e-14, atol=1e-9 if name == "tanh" else 0)
 
 
 @pytest.mark.parametrize("name", ["erf", "gelu", "sin", "cos"])
@@ -166,6 +166,11 @@ def test_duals_by_monte_carlo():
         assert abs(error) < 4 * products.std() / np.sqrt(len(u))
 
 
+# kernels are arguments here, not constants: changing sigma_w or sigma_b compiles nothing anew
+values_of = jax.jit(lambda k, x, y: jax.vmap(k)(x, y))
+slopes_of = jax.jit(lambda k, x, y: jax.vmap(jax.grad(k, (0, 1)))(x, y))
+
+
 def pairs(angles, dtype=float):
     x = np.tile([1.3, 0.0], (len(angles), 1))
     y = 0.8 * np.stack([np.cos(angles), np.sin(angles)], 1)
@@ -179,7 +184,7 @@ def errors(name, depth, sigma_w, sigma_b, x, y):
         [exact_kernels(depth, name, sigma_w, sigma_b, a, b) for a, b in zip(x, y, strict=True)]
     )
     ours = [
-        jax.jit(jax.vmap(make(depth, name, sigma_w, sigma_b)))(jnp.asarray(x), jnp.asarray(y))
+        values_of(make(depth, name, sigma_w, sigma_b), jnp.asarray(x), jnp.asarray(y))
         for make in (infinite.nngp, infinite.ntk)
     ]
     return [
@@ -192,7 +197,7 @@ ANGLES = np.concatenate(
 )
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3, 5])
+@pytest.mark.parametrize("depth", [1, 2, 5])
 @pytest.mark.parametrize(
     ("name", "sigma_b"), [("relu", 0.0), ("relu", 0.4), ("leaky_relu", 0.1), ("abs", 0.2)]
 )
@@ -233,9 +238,9 @@ def test_relu_diagonal_is_exact(depth, dtype):
     eps = float(jnp.finfo(dtype).eps)
     square = 2 * np.mean(np.asarray(x, float) ** 2, 1)
     for make, factor in ((infinite.nngp, 1), (infinite.ntk, depth)):
-        values = jax.jit(jax.vmap(make(depth)))(x, x)
+        values = values_of(make(depth), x, x)
         assert values.dtype == dtype
-        np.testing.assert_allclose(values, factor * square, rtol=8 * eps)
+        np.testing.assert_allclose(values, factor * square, rtol=4 * (depth + 1) * eps)
 
 
 def test_defaults_are_relu_with_unit_gain_and_no_bias():
@@ -258,46 +263,43 @@ def test_correlation_snaps_rounding_only(dtype):
 def special_pairs(dtype):
     x = jnp.asarray([0.6, -1.1, 0.7], dtype)
     z = jnp.asarray([1.1, 0.6, 0.0], dtype)
-    firsts = [x, x, x, x, x, 0 * x, 0 * x]
-    seconds = [x, 3 * x, -x, z, 0 * x, x, 0 * x]
+    firsts = [x, x, x, x, x, x, 0 * x, 0 * x]
+    seconds = [x, 3 * x, -x, z, x + 0.3, 0 * x, x, 0 * x]
     return jnp.stack(firsts), jnp.stack(seconds)
 
 
-@pytest.mark.parametrize("sigma_b", [0.0, 0.5])
 @pytest.mark.parametrize("name", NAMES)
-def test_values_and_gradients_are_finite(name, sigma_b, dtype):
+def test_values_and_gradients_are_finite(name, dtype):
     for make in (infinite.nngp, infinite.ntk):
-        k = make(3, name, 1.3, sigma_b)
-        values, slopes = jax.jit(jax.vmap(jax.value_and_grad(k, (0, 1))))(*special_pairs(dtype))
-        assert values.dtype == dtype
-        assert np.all(np.isfinite(values))
-        assert np.all(np.isfinite(slopes))
+        for sigma_b in (0.0, 0.5):
+            k = make(3, name, 1.3, sigma_b)
+            values = values_of(k, *special_pairs(dtype))
+            assert values.dtype == dtype
+            assert np.all(np.isfinite(values))
+            assert np.all(np.isfinite(slopes_of(k, *special_pairs(dtype))))
 
 
 def test_many_collinear_pairs(dtype):
     x = jnp.asarray(np.random.default_rng(1).normal(size=(3000, 7)), dtype)
-    for name in ("relu", "abs", "leaky_relu"):
-        for factor in (1.7, -0.3):
-            k = infinite.ntk(3, name)
-            values, slopes = jax.jit(jax.vmap(jax.value_and_grad(k)))(x, factor * x)
-            assert np.all(np.isfinite(values))
-            assert np.all(np.isfinite(slopes))
+    k = infinite.ntk(3, "relu")
+    for factor in (1.7, -0.3):
+        assert np.all(np.isfinite(values_of(k, x, factor * x)))
+        assert np.all(np.isfinite(slopes_of(k, x, factor * x)))
 
 
-@pytest.mark.parametrize("sigma_b", [0.0, 0.5])
 @pytest.mark.parametrize("name", NAMES)
-def test_gradients_are_right(name, sigma_b):
+def test_gradients_are_right(name):
     """Against central differences, also at equal, collinear, opposite and orthogonal points."""
-    x, y = (p[:4] for p in special_pairs(jnp.float64))
-    x, y = jnp.concatenate([x, x[:1]]), jnp.concatenate([y, y[:1] + 0.3])
-    makes = (infinite.nngp, infinite.ntk) if name in SMOOTH else (infinite.nngp,)
-    for make in makes:
-        k = jax.vmap(make(3, name, 1.3, sigma_b))
-        around = jax.jit(lambda e, k=k: (k(x + e, y) - k(x - e, y)) / 2e-5)
-        steps = 1e-5 * jnp.eye(3)
-        expected = np.stack([around(jnp.broadcast_to(e, x.shape)) for e in steps], 1)
-        slope = jax.jit(jax.vmap(jax.grad(make(3, name, 1.3, sigma_b))))(x, y)
-        np.testing.assert_allclose(slope, expected, atol=2e-8 if name in SMOOTH else 2e-5)
+    x, y = special_pairs(jnp.float64)
+    for make in (infinite.nngp, infinite.ntk) if name in SMOOTH else (infinite.nngp,):
+        for sigma_b in (0.0, 0.5):
+            k, steps = make(3, name, 1.3, sigma_b), 1e-5 * jnp.eye(3)[:, None]
+            around = [values_of(k, x + e, y) - values_of(k, x - e, y) for e in steps]
+            expected = np.stack(around, 1) / 2e-5
+            slope = slopes_of(k, x, y)[0]  # at the pairs with 0, rectifiers have no derivative
+            np.testing.assert_allclose(
+                slope[:5], expected[:5], atol=2e-8 if name in SMOOTH else 2e-5
+            )
 
 
 @pytest.mark.parametrize("name", ["erf", "sin", "gelu"])
@@ -311,7 +313,7 @@ def test_gradient_at_zero(name):
 
 
 vectors = arrays(float, (4, 3), elements=st.floats(-2, 2).map(lambda v: round(v, 3)))
-examples = settings(max_examples=15, deadline=None, derandomize=True)
+examples = settings(max_examples=12, deadline=None, derandomize=True)
 
 
 @examples
@@ -361,7 +363,7 @@ def test_finite_networks_approach_at_the_rate_of_the_square_root(name, phi):
     x, y = jnp.asarray([1.0, -0.5, 0.3]), jnp.asarray([0.2, 0.8, -1.0])
     at = (3, name, 1.3, 0.4)
     limit = np.array([make(*at)(x, y) for make in (infinite.nngp, infinite.ntk)])
-    keys, widths = jax.random.split(jax.random.key(5), 60), [32, 128, 512]
+    keys, widths = jax.random.split(jax.random.key(5), 60), [16, 64, 256]
     deviations = []
     for width in widths:
         one = partial(finite_kernels, width, x=x, y=y, depth=3, phi=phi, sigma_w=1.3, sigma_b=0.4)

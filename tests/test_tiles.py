@@ -1,0 +1,96 @@
+"""Gram matrices by tiles: the borders, the mirror, the memory, the compilations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+
+from ntkcourse import convolution, infinite, kernels, tiles
+
+
+def normal(*shape, seed=0, dtype=jnp.float64):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
+
+
+@pytest.mark.parametrize("n", [1, 6, 7, 8, 14, 20, 29])
+@pytest.mark.parametrize("m", [None, 3, 7, 16])
+def test_tiles(monkeypatch, n, m):
+    monkeypatch.setattr(tiles, "TILE", 7)
+    x = normal(n, 1)
+    y = x if m is None else normal(m, 1, seed=1)
+    matrix = np.asarray(kernels.gram(kernels.laplace(0.7), x, None if m is None else y))
+    np.testing.assert_allclose(matrix, np.exp(-cdist(x, y, "cityblock") / 0.7), rtol=1e-14)
+    if m is None:
+        assert np.array_equal(matrix, matrix.T)
+        assert np.all(np.diagonal(matrix) == 1)
+
+
+def test_the_diagonal_is_the_kernel_of_equal_points(dtype, monkeypatch):
+    monkeypatch.setattr(tiles, "TILE", 7)
+    k, x = infinite.ntk(3, "relu"), normal(23, 300, dtype=dtype)
+    matrix = np.asarray(kernels.gram(k, x))
+    assert np.array_equal(matrix, matrix.T)
+    exact = 3 * 2 * np.mean(np.asarray(x, float) ** 2, axis=1)  # depth times sigma_w^2 |x|^2 / d
+    np.testing.assert_allclose(np.diagonal(matrix), exact, rtol=8 * float(jnp.finfo(dtype).eps))
+
+
+def test_a_kernel_that_is_not_symmetric_is_evaluated_below_the_diagonal(monkeypatch):
+    monkeypatch.setattr(tiles, "TILE", 3)
+    x = jnp.arange(1.0, 9.0)[:, None]
+    matrix = kernels.gram(lambda a, b: a[0] + 10 * b[0], x)
+    lower = np.tril(np.asarray(x) + 10 * np.asarray(x).T)
+    assert np.array_equal(matrix, lower + np.tril(lower, -1).T)
+
+
+def test_gram_of_images(monkeypatch):
+    monkeypatch.setattr(tiles, "TILE", 2)
+    x, y = normal(5, 3, 2, 1), normal(4, 3, 2, 1, seed=1)
+    matrix = kernels.gram(lambda a, b: jnp.sum(a * b), x, y)
+    np.testing.assert_allclose(matrix, np.einsum("nhwc,mhwc->nm", x, y), rtol=1e-12)
+
+
+def calls(monkeypatch):
+    """The arguments that gram gives to _fill, and _fill itself."""
+    seen, fill = [], tiles._fill
+    monkeypatch.setattr(tiles, "_fill", lambda *a: seen.append(a) or jnp.zeros(()))
+    return seen, fill
+
+
+@pytest.mark.parametrize(
+    ("k", "shape"),
+    [
+        (kernels.rbf(), (6000, 3)),
+        (kernels.rbf(), (4000, 400)),
+        (lambda a, b: jnp.sum(jnp.sort(a - b)), (4000, 400)),
+        (infinite.ntk(3, "tanh"), (4000, 3)),
+        (convolution.nngp(2), (1500, 6, 6, 1)),
+    ],
+)
+def test_memory_beyond_the_result_is_bounded(monkeypatch, k, shape):
+    seen, fill = calls(monkeypatch)
+    kernels.gram(k, jnp.ones(shape, jnp.float32))
+    memory = fill.lower(*seen[0]).compile().memory_analysis()
+    assert memory.output_size_in_bytes == 4 * shape[0] ** 2
+    points = 4 * np.prod(shape)
+    assert memory.temp_size_in_bytes < points + 40 * tiles.TILE**2
+
+
+def test_tile_shrinks_with_the_arrays_that_the_kernel_makes(monkeypatch):
+    seen, _ = calls(monkeypatch)
+    x = jnp.ones((1000, 100))
+    kernels.gram(kernels.linear(), x)
+    kernels.gram(kernels.rbf(), x)
+    kernels.gram(jax.jit(lambda a, b: jnp.sum(jnp.abs(a - b))), x)
+    kernels.gram(kernels.linear(), x[:40], x)
+    assert [call[4:] for call in seen] == [(512, 512), (51, 51), (51, 51), (40, 512)]
+
+
+def test_a_new_lengthscale_compiles_nothing(user, dtype):
+    x = normal(5, 2, dtype=dtype)
+    for make in (kernels.rbf, kernels.cauchy, kernels.laplace, lambda s: kernels.polynomial(2, s)):
+        kernels.gram(make(1.0), x)
+        size = tiles._fill._cache_size()
+        for scale in (0.5, 2.0, np.float64(3.0), jnp.asarray(4.0)):
+            assert kernels.gram(make(scale), x).dtype == dtype
+        assert tiles._fill._cache_size() == size
