@@ -5,6 +5,7 @@ Each hidden layer is a 3 x 3 convolution with circular padding, weight variance
 all positions (``pooling=True``), weight variance :math:`\sigma_w^2 / c_{in}`, or on the flattened
 image, :math:`\sigma_w^2 / (h w c_{in})`. ``depth`` counts the readout: depth 2 has one
 convolution. All weights and biases are trained, in the scaling of :mod:`ntkcourse.infinite`.
+Used in chapter :ref:`benchmark`.
 """
 
 from functools import lru_cache

@@ -1,7 +1,8 @@
 r"""Random features: finite maps :math:`\phi` whose inner products estimate a kernel.
 
 Every map takes points as rows, (n, d) to (n, m), and carries its own :math:`1/\sqrt m`:
-:math:`\phi(x) \cdot \phi(y)` estimates the kernel without further factors.
+:math:`\phi(x) \cdot \phi(y)` estimates the kernel without further factors. Derived in chapter
+:ref:`random-features`.
 """
 
 from collections.abc import Callable

@@ -7,7 +7,7 @@ particles (n, d), weights (n,) that sum to 1. Its Wasserstein gradient flow move
           = -\frac{1}{w_i} \frac{\partial F}{\partial x_i}:
 
 for n equal weights, gradient descent on the particles with time multiplied by n. This factor is
-applied in one place, :func:`velocity`.
+applied in one place, :func:`velocity`. Derived in chapter :ref:`mean-field`.
 """
 
 from collections.abc import Callable

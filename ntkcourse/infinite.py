@@ -6,6 +6,7 @@ The network is the one of :mod:`ntkcourse.networks` in NTK scaling,
           f^l = \frac{\sigma_w}{\sqrt{n_{l-1}}} W^l \varphi(f^{l-1}) + \sigma_b b^l,
 
 all weights and biases N(0, 1) and trained. ``depth`` is L, the number of affine layers.
+Derived in the chapters :ref:`wide-networks` (NNGP) and :ref:`ntk`.
 """
 
 from collections.abc import Callable

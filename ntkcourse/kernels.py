@@ -2,7 +2,7 @@
 
 A kernel is a function ``k(x, y)`` of two points of shape (d,) that returns a number. Sums and
 products of kernels are kernels: write them as ordinary functions, ``lambda x, y: rbf(x, y) +
-linear(x, y)``. Only :func:`gram` turns a kernel into a matrix.
+linear(x, y)``. Only :func:`gram` turns a kernel into a matrix. Derived in chapter :ref:`kernels`.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ntkcourse import checks, tiles
-from ntkcourse.linalg import flow_gains, scaled, solver, spectrum
+from ntkcourse.linalg import flow_gains, psd_root, scaled, solver, spectrum
 
 Kernel = Callable[[Array, Array], Array]
 Predictor = Callable[[Array], Array]
@@ -202,9 +202,8 @@ def gaussian_samples(
     count = checks.count(count, "count")
     cov = checks.points(cov, "cov")
     mean = checks.targets(mean, cov, "mean")
-    values, vectors = jnp.linalg.eigh(cov)
     normal = jax.random.normal(checks.random_key(key, "samples"), (count, len(cov)), cov.dtype)
-    return mean[None] + normal * jnp.sqrt(jnp.maximum(values, 0))[None] @ vectors.T
+    return mean[None] + normal @ psd_root(cov)
 
 
 def prior_samples(

@@ -15,6 +15,12 @@ def spectrum(matrix: Float[Array, "n n"]) -> tuple[Float[Array, " n"], Float[Arr
     return jnp.where(values > floor, values, 0), vectors
 
 
+def psd_root(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """The symmetric root of a PSD matrix: unlike an eigenbasis, it has no free signs."""
+    values, vectors = jnp.linalg.eigh(matrix)
+    return vectors * jnp.sqrt(jnp.maximum(values, 0))[None] @ vectors.T
+
+
 def inverse(values: Float[Array, " n"]) -> Float[Array, " n"]:
     """1 / values, and 0 where a value is 0: the eigenvalues of the pseudo-inverse."""
     return jnp.where(values > 0, 1 / jnp.where(values > 0, values, 1), 0)

@@ -1,4 +1,7 @@
-"""Fully connected networks in the three scalings of the course."""
+"""Fully connected networks in the three scalings of the course.
+
+Explained in the chapters :ref:`wide-networks` (ntk, standard) and :ref:`mean-field`.
+"""
 
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,4 +1,7 @@
-"""The tangent kernel of a finite network, its linearisation, and how curved it is."""
+"""The tangent kernel of a finite network, its linearisation, and how curved it is.
+
+Derived in the chapters :ref:`ntk` and :ref:`lazy` (the norms).
+"""
 
 from functools import partial
 

@@ -3,6 +3,7 @@ r"""Training as a path in parameter space: descent, gradient flow, ensembles.
 A loss is a function of the parameters, by custom :math:`\frac12 \sum_i |f(x_i) - y_i|^2`; an
 observable is a function of the parameters too, for example
 ``lambda p: {"loss": loss(p), "outputs": apply(p, x)}``.
+Why it succeeds: chapter :ref:`convergence`.
 """
 
 from collections.abc import Callable

@@ -85,3 +85,11 @@ def test_flow_gains_against_mpmath(value, t):
     gains = linalg.flow_gains(jnp.asarray([value, 0.0]), jnp.asarray(t))
     exact = -mpmath.expm1(-mpmath.mpf(value) * mpmath.mpf(t)) / mpmath.mpf(value)
     np.testing.assert_allclose(gains, [float(exact), 0], rtol=1e-14)
+
+
+def test_psd_root_against_scipy(dtype):
+    matrix = psd(5, 5, 1).astype(dtype)
+    tolerance = 1e-10 if dtype == jnp.float64 else 1e-3
+    expected = scipy.linalg.sqrtm(np.asarray(matrix, float))
+    np.testing.assert_allclose(linalg.psd_root(matrix), expected, atol=tolerance)
+    assert np.all(linalg.psd_root(-jnp.eye(2, dtype=dtype)) == 0)  # rounding below 0 is cut

@@ -180,6 +180,15 @@ def test_coupling_is_optimal_and_has_its_marginals(dtype):
         np.testing.assert_allclose(np.sum(plan * costs), distance**2, rtol=1e-5)
 
 
+def test_weights_that_sum_to_one_up_to_rounding_are_normalised():
+    x, y, a = cloud(5, 2, 0), cloud(4, 2, 1), probabilities(5, 2)
+    slightly_more = a * (1 + 9e-7)
+    np.testing.assert_allclose(transport.coupling(x, y, slightly_more).sum(), 1, rtol=1e-12)
+    for d in (1, 2):
+        distances = [transport.wasserstein2(x[:, :d], y[:, :d], p) for p in (a, slightly_more)]
+        np.testing.assert_allclose(*distances, rtol=1e-12)
+
+
 def test_optimal_map_is_monotone_and_onto(dtype):
     x, y = cloud(6, 2, 0, dtype), cloud(6, 2, 1, dtype)
     image = transport.optimal_map(x, y)
