@@ -1,5 +1,7 @@
 """Kernels, Gram matrices and the three regressions against SciPy and scikit-learn."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -85,6 +87,12 @@ def test_sums_and_products_are_kernels():
     np.testing.assert_allclose(kernels.gram(lambda u, v: a(u, v) + b(u, v), x, y), ga + gb)
     np.testing.assert_allclose(kernels.gram(lambda u, v: a(u, v) * b(u, v), x, y), ga * gb)
     assert np.all(kernels.gram(lambda u, v: 2.0, x, y) == 2)
+
+
+def test_kernels_of_one_family_share_one_function():
+    # that is how JAX knows that it has compiled them before
+    for make in (kernels.rbf, kernels.laplace, kernels.cauchy, partial(kernels.polynomial, 3)):
+        assert make(0.5).func is make(2.0).func
 
 
 def test_kernels_can_be_differentiated_by_their_parameters(user):
@@ -250,6 +258,9 @@ def test_samples_have_the_law_asked_for(dtype):
         )
     assert kernels.prior_samples(k, x, key=key).shape == (1, 5)
     assert kernels.gaussian_samples(mean, cov, key=key).shape == (1, 5)
+    # an eigenvalue that is negative by rounding counts as 0
+    flat = kernels.gaussian_samples(mean[:2], jnp.diag(jnp.asarray([1, -1e-6], dtype)), 9, key=key)
+    assert np.all(flat[:, 1] == 1)
 
 
 X, Y = np.ones((3, 2)), np.ones(3)
