@@ -99,7 +99,9 @@ def exact_kernels(depth, name, sigma_w, sigma_b, x, y):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("q", [(1.0, 0.3, 1.0), (0.2, -0.4, 3.0), (2.0, 2.0, 2.0), (3.0, 0.0, 0.5)])
+@pytest.mark.parametrize(
+    "q", [(1.0, 0.3, 1.0), (0.2, -0.4, 3.0), (2.0, 2.0, 2.0), (3.0, 0.0, 0.5), (0.02, -0.01, 0.01)]
+)
 def test_duals(name, q, dtype):
     kappa, kappa_dot = infinite.dual(name)
     values = [f(*(jnp.asarray(v, dtype) for v in q)) for f in (kappa, kappa_dot)]
