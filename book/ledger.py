@@ -25,12 +25,13 @@ logger = logging.getLogger(__name__)
 
 
 def register(root: Path) -> dict[str, dict]:
-    """All statements and errata by id; an erratum inherits the chapter of its statement."""
+    """All statements and errata by id; an erratum inherits from its statement."""
     data = yaml.safe_load((root / "chapters/claims.yml").read_text())
     entries = {name: {"of": name} | entry for name, entry in data["statements"].items()}
     for name, entry in data["errata"].items():
-        chapter = entries[entry["of"]]["chapter"]
-        entries[name] = {"verdict": "erratum", "chapter": chapter} | entry
+        parent = entries[entry["of"]]
+        inherited = {field: parent[field] for field in ("chapter", "untested") if field in parent}
+        entries[name] = {"verdict": "erratum"} | inherited | entry
     for name, entry in entries.items():
         missing = {"statement", "where", "verdict", "chapter"} - set(entry)
         unknown = set(entry.get("where", {})) - set(data["lectures"])
