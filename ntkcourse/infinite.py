@@ -30,7 +30,8 @@ def correlation(q11, q12, q22):
     norm = root(q11) * root(q22)
     c = q12 / jnp.where(norm > 0, norm, 1)
     # an angle below sqrt(8 eps) is rounding noise: equal points must have angle exactly 0
-    c = jnp.where(jnp.abs(c) > 1 - 4 * jnp.finfo(c.dtype).eps, jnp.sign(c), c)
+    snapped = jnp.where(jnp.abs(c) > 1 - 4 * jnp.finfo(c.dtype).eps, jnp.sign(c), c)
+    c = c + jax.lax.stop_gradient(snapped - c)  # the derivatives are those of c itself
     return jnp.where(norm > 0, c, 0), norm
 
 
@@ -42,14 +43,23 @@ def _piecewise_linear(slope):
     """
     odd, even = ((1 + slope) / 2) ** 2, ((1 - slope) / 2) ** 2 * 2 / jnp.pi
 
+    def slopes(c):
+        return odd + even * (jnp.pi / 2 - arccos(c))
+
+    @jax.custom_jvp
+    def values(c):
+        sine = root((1 - c) * (1 + c))
+        return odd * c + even * (sine + c * (jnp.pi / 2 - arccos(c)))
+
+    # term by term, sine and angle would each give 0 in place of an infinity at c = 1 and c = -1
+    values.defjvp(lambda c, dc: (values(*c), slopes(*c) * dc[0]))
+
     def kappa(q11, q12, q22):
         c, norm = correlation(q11, q12, q22)
-        sine = root((1 - c) * (1 + c))
-        return norm * (odd * c + even * (sine + c * (jnp.pi / 2 - arccos(c))))
+        return norm * values(c)
 
     def kappa_dot(q11, q12, q22):
-        c, _ = correlation(q11, q12, q22)
-        return odd + even * (jnp.pi / 2 - arccos(c))
+        return slopes(correlation(q11, q12, q22)[0])
 
     return kappa, kappa_dot
 

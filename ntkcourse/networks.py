@@ -60,8 +60,8 @@ def mlp(
     (n, d) to (n, n_L), or to (n,) when n_L = 1; its attribute ``tangent_kernel`` is a fast way to
     :func:`ntkcourse.tangent.empirical_ntk`.
     """
-    if len(widths) < 2:
-        raise ValueError(f"expected widths (d, n_1, ..., out), got {tuple(widths)}")
+    if not isinstance(widths, (tuple, list)) or len(widths) < 2:
+        raise ValueError(f"expected widths (d, n_1, ..., out), got {widths!r}")
     widths = tuple(checks.count(n, "each width") for n in widths)
     sigma_w = checks.number(sigma_w, "sigma_w", above=0)
     sigma_b = checks.number(sigma_b, "sigma_b", least=0)

@@ -38,30 +38,33 @@ def empirical_ntk(
     """
     x = checks.points(x)
     y = x if y is None else checks.points(y, "y", like=x)
-    if hasattr(apply, "tangent_kernel"):
-        kernel = _layerwise(apply, params, x, y)
-    else:
-        kernel = _by_jacobians(apply, params, x, y)
-    return jnp.einsum("ijaa->ij", kernel) if trace and kernel.ndim == 4 else kernel
-
-
-@partial(jax.jit, static_argnums=0)
-def _layerwise(apply, params, x, y):
-    return apply.tangent_kernel(params, x, y)
-
-
-def _by_jacobians(apply, params, x, y):
     outputs = jax.eval_shape(apply, params, x[:1]).shape
     if len(outputs) not in (1, 2) or outputs[0] != 1:
         raise ValueError(f"expected apply to map (1, d) to (1,) or (1, c), got shape {outputs}")
-    size = sum(leaf.size for leaf in jax.tree.leaves(params)) * outputs[-1]
-    block = max(1, BUDGET // size)
-    rows = []
+    size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))
+    if size == 0:
+        raise ValueError("expected parameters to differentiate by, got none in params")
+    if hasattr(apply, "tangent_kernel"):
+        # with trace, the blocks of all pairs would be larger than the result
+        block = max(1, BUDGET // (len(y) * outputs[-1] ** 2)) if trace else len(x)
+        starts = range(0, len(x), block)
+        rows = [_layerwise(apply, trace, params, x[i : i + block], y) for i in starts]
+    else:
+        rows = _by_jacobians(apply, trace, params, x, y, max(1, BUDGET // (size * outputs[-1])))
+    return jnp.concatenate(list(rows))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _layerwise(apply, trace, params, x, y):
+    kernel = apply.tangent_kernel(params, x, y)
+    return jnp.einsum("ijaa->ij", kernel) if trace and kernel.ndim == 4 else kernel
+
+
+def _by_jacobians(apply, trace, params, x, y, block):
     for i in range(0, len(x), block):
         left = _jacobian(apply, params, x[i : i + block])
         right = (_jacobian(apply, params, y[j : j + block]) for j in range(0, len(y), block))
-        rows.append(jnp.concatenate([_contract(left, r) for r in right], axis=1))
-    return jnp.concatenate(rows)
+        yield jnp.concatenate([_contract(trace, left, r) for r in right], axis=1)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -71,9 +74,9 @@ def _jacobian(apply, params, x):
     return jax.vmap(jax.jacrev(lambda p, a: apply(unravel(p), a[None])[0]), (None, 0))(flat, x)
 
 
-@jax.jit
-def _contract(left, right):
-    letters = "ip,jp->ij" if left.ndim == 2 else "iap,jbp->ijab"
+@partial(jax.jit, static_argnums=0)
+def _contract(trace, left, right):
+    letters = "ip,jp->ij" if left.ndim == 2 else "iap,jap->ij" if trace else "iap,jbp->ijab"
     return jnp.einsum(letters, left, right)
 
 

@@ -29,8 +29,10 @@ def _memory(k, x, y):
 
     def largest(jaxpr):
         made = [v.aval.size for e in jaxpr.eqns for v in e.outvars]
-        inside = [largest(e.params["jaxpr"]) for e in jaxpr.eqns if "jaxpr" in e.params]
-        return max(made + inside, default=1)
+        # loops and branches keep their programs among their parameters, closed or in tuples
+        kept = [p for e in jaxpr.eqns for p in jax.tree.leaves(list(e.params.values()))]
+        inside = [getattr(p, "jaxpr", p) for p in kept]
+        return max(made + [largest(p) for p in inside if hasattr(p, "eqns")], default=1)
 
     x, y = (jax.ShapeDtypeStruct((64, *p.shape[1:]), p.dtype) for p in (x, y))
     return largest(jax.make_jaxpr(partial(_block, k))(x, y)) / 64**2

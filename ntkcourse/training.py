@@ -55,9 +55,9 @@ def descend(
         raise ValueError("expected either learning_rate or optimizer, got both or neither")
     if optimizer is None:
         learning_rate = checks.number(learning_rate, "learning_rate", above=0)
-        optimizer, unit = optax.sgd(learning_rate), learning_rate
+        optimizer, unit, advice = optax.sgd(learning_rate), learning_rate, "learning_rate"
     else:
-        unit = 1
+        unit, advice = 1, "step of the optimizer"
     if kernel is not None and jnp.ndim(kernel) != 2:
         raise ValueError(f"expected a kernel of shape (n, n), got {jnp.shape(kernel)}")
     params = _floats(params)
@@ -90,9 +90,9 @@ def descend(
         state, seen = advance(state, jnp.asarray(piece))
         history.append(seen)
         if watched and state[2] < state[3]:
-            raise _diverged(int(state[2]), kernel)
+            raise _diverged(int(state[2]), advice, kernel)
     if watched and not bool(jnp.isfinite(loss(state[0]))):
-        raise _diverged(steps, kernel)
+        raise _diverged(steps, advice, kernel)
     history = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[: len(marks)], *history)
     return Run(state[0], unit * jnp.asarray(marks, first.dtype), history)
 
@@ -110,8 +110,8 @@ def _finite_loss(loss, params):
     return value
 
 
-def _diverged(step, kernel):
-    message = f"the loss is not finite after {step} steps: the learning rate is too large"
+def _diverged(step, cause, kernel):
+    message = f"the loss is not finite after {step} steps: try a smaller {cause}"
     if kernel is not None:
         largest = 2 / float(jnp.linalg.eigvalsh(kernel)[-1])
         message += f"; with this kernel descent is stable below {largest:.4g}"

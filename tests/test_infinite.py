@@ -304,6 +304,21 @@ def test_gradients_are_right(name):
             )
 
 
+@pytest.mark.parametrize(("name", "slopes"), [("relu", 0.5), ("abs", 1.0), ("erf", None)])
+def test_mixed_second_derivative_at_equal_points(name, slopes):
+    # d/dx d/dy E phi(w x) phi(w y) = E[w w^T phi'(w x)^2] at y = x, half of E[w w^T] for relu
+    x = jnp.asarray([0.5, -1.0, 2.0])
+    k = infinite.nngp(2, name, 1.3, 0.0)
+    mixed = jax.jacfwd(jax.grad(k, 1))(x, x)
+    if slopes is None:
+        w = 1.3 / 3**0.5 * np.random.default_rng(0).normal(size=(10**6, 3))
+        weight = 4 / np.pi * np.exp(-2 * (w @ np.asarray(x)) ** 2)
+        expected, tolerance = (w * weight[:, None]).T @ w / len(w), 5e-3
+    else:
+        expected, tolerance = slopes * 1.3**2 / 3 * np.eye(3), 1e-10
+    np.testing.assert_allclose(mixed, 1.3**2 * expected, atol=tolerance)
+
+
 @pytest.mark.parametrize("name", ["erf", "sin", "gelu"])
 def test_gradient_at_zero(name):
     # k(x, y) = sigma_w^2 kappa, whose derivative by q12 is kappa_dot: at x = 0 nothing else moves

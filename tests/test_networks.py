@@ -208,6 +208,7 @@ def test_integer_inputs_are_converted(user):
     [
         (((3,),), ValueError, r"expected widths \(d, n_1, ..., out\), got \(3,\)"),
         (((),), ValueError, r"expected widths \(d, n_1, ..., out\), got \(\)"),
+        ((3,), ValueError, r"expected widths \(d, n_1, ..., out\), got 3"),
         (((3, 0, 1),), ValueError, "expected each width >= 1, got 0"),
         (((3, 2.0, 1),), TypeError, "expected a whole number for each width, got 2.0"),
         (((3, 1), "swish"), ValueError, "expected an activation among"),

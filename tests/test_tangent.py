@@ -142,6 +142,25 @@ def test_blocks_do_not_change_the_kernel_and_bound_the_memory(
     np.testing.assert_allclose(blocked, expected, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.parametrize("budget", [1, 100, 10_000])
+def test_the_trace_never_holds_the_blocks_of_all_pairs(monkeypatch, budget):
+    init, apply = networks.mlp((3, 4, 5), "tanh")
+    params, x, y = init(key=KEY), inputs(7, 3), inputs(2, 3, seed=1)
+    sizes, original = [], apply.tangent_kernel
+
+    def counted(*arguments):
+        sizes.append(original(*arguments).size)
+        return original(*arguments)
+
+    apply.tangent_kernel = counted
+    monkeypatch.setattr(tangent, "BUDGET", budget)
+    ours = tangent.empirical_ntk(apply, params, x, y, trace=True)
+    row = 2 * 5**2  # numbers in the blocks of one x with all y
+    assert max(sizes) == {1: row, 100: 2 * row, 10_000: 7 * row}[budget]
+    expected = np.trace(dense_kernel(apply, params, x, y), axis1=2, axis2=3)
+    np.testing.assert_allclose(ours, expected, rtol=1e-10)
+
+
 def test_the_fast_way_is_taken_when_there_is_one(monkeypatch):
     init, apply = networks.mlp((3, 5, 1), "tanh")
     params, x = init(key=KEY), inputs(4, 3)
@@ -282,3 +301,5 @@ def test_bad_pairs_and_outputs():
             ValueError, match=r"expected apply to map \(1, d\) to \(1,\) or \(1, c\)"
         ):
             tangent.empirical_ntk(bad, jnp.array(1.0), x)
+    with pytest.raises(ValueError, match="expected parameters to differentiate by, got none"):
+        tangent.empirical_ntk(lambda p, a: a[:, 0], [], x)

@@ -86,6 +86,28 @@ def test_tile_shrinks_with_the_arrays_that_the_kernel_makes(monkeypatch):
     assert [call[4:] for call in seen] == [(512, 512), (51, 51), (51, 51), (40, 512)]
 
 
+def looped(a, b):
+    step = lambda s: (s[0] + 1, jnp.abs(a - b) + s[1])  # noqa: E731
+    return jnp.sum(jax.lax.while_loop(lambda s: s[0] < 3, step, (0, 0 * a))[1])
+
+
+def branched(a, b):
+    return jax.lax.cond(a[0] > 0, lambda: jnp.sum(jnp.abs(a - b)), lambda: 0.0)
+
+
+def outer(a, b):
+    return jnp.sum(jnp.tanh(a[:, None] * b[None]))
+
+
+@pytest.mark.parametrize(
+    ("k", "d", "tile"), [(looped, 100, 51), (branched, 100, 51), (outer, 600, 1)]
+)
+def test_tile_shrinks_with_what_loops_and_branches_make(monkeypatch, k, d, tile):
+    seen, _ = calls(monkeypatch)
+    kernels.gram(k, jnp.ones((1000, d)))
+    assert seen[0][4:] == (tile, tile)
+
+
 def test_a_new_lengthscale_compiles_nothing(user, dtype):
     x = normal(5, 2, dtype=dtype)
     for make in (kernels.rbf, kernels.cauchy, kernels.laplace, lambda s: kernels.polynomial(2, s)):

@@ -125,9 +125,16 @@ def divergent(steps, **options):
 def test_divergence_names_the_step(every):
     assert np.isfinite(divergent(14, every=every).history[-1])
     for steps in (15, 16, 40, 300):
-        message = "the loss is not finite after 15 steps: the learning rate is too large$"
+        message = "the loss is not finite after 15 steps: try a smaller learning_rate$"
         with pytest.raises(FloatingPointError, match=message):
             divergent(steps, every=every)
+
+
+def test_divergence_of_an_optimizer_does_not_blame_a_learning_rate():
+    with pytest.raises(FloatingPointError, match="after 15 steps: try a smaller step of the opt"):
+        training.descend(
+            lambda p: jnp.sum(p**2) / 2, jnp.ones(1), steps=20, optimizer=optax.sgd(1 + GROWTH)
+        )
 
 
 def test_divergence_names_the_stable_learning_rate():
