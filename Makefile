@@ -26,8 +26,8 @@ help:  ## show this list
 test: .venv/.stamp  ## check style, run every test and every notebook
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
-	$(PYTEST) -p book.pixels --nbval --nbval-sanitize-with book/nbval.cfg chapters tests \
-	  --cov --cov-report=term --cov-fail-under=95
+	$(PYTEST) tests --cov --cov-report=term --cov-fail-under=95
+	$(PYTEST) chapters -p book.pixels --nbval --nbval-sanitize-with book/nbval.cfg
 
 format: .venv/.stamp  ## format the code
 	$(PY) -m ruff format .
