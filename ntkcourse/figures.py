@@ -133,7 +133,10 @@ def _alt_text(alt) -> str:
 
 
 def _value_text(value) -> str:
-    return value if isinstance(value, str) else f"{float(value):.3g}".replace("-", "−")
+    if isinstance(value, str):
+        return value
+    digits = 7 if float(value).is_integer() else 3  # 4096 and not 4.1e+03
+    return f"{float(value):.{digits}g}".replace("-", "−")
 
 
 def _png(figure) -> tuple[bytes, tuple[int, int]]:

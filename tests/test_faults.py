@@ -1,6 +1,7 @@
 """Planted faults: each of them has to turn the test command red, or the tests are decoration.
 
-Every test works on a copy of the repository, breaks one thing in it and runs the real command.
+Every test works on a copy of the repository with one small chapter, `sample.md`, breaks one thing
+in it and runs the real command.
 """
 
 import base64
@@ -22,14 +23,43 @@ NBVAL = ["-p", "book.pixels", "--nbval", "--nbval-sanitize-with", "book/nbval.cf
 FRAME = re.compile(r"(data:image/png;base64,)([A-Za-z0-9+/=]+)")
 
 
+TOC = f"""format: jb-book
+root: chapters/index
+chapters:
+  - file: {CHAPTER}
+  - file: chapters/ledger
+  - file: chapters/errata
+  - file: chapters/bibliography
+"""
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory):
+    """A small book of one executed chapter, with the real package, engine and tests."""
+    root = tmp_path_factory.mktemp("book")
+    for name in ("book", "ntkcourse", "tests"):
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("_config.yml", "pyproject.toml", "requirements.txt"):
+        shutil.copy(ROOT / name, root)
+    (root / "chapters").mkdir()
+    for name in ("ledger.md", "errata.md", "bibliography.md", "references.bib", "claims.yml"):
+        shutil.copy(ROOT / "chapters" / name, root / "chapters")
+    claims = root / "chapters/claims.yml"
+    claims.write_text(re.sub(r"^finished:.*", "finished: []", claims.read_text(), flags=re.M))
+    shutil.copy(ROOT / "tests/sample.md", root / f"{CHAPTER}.md")
+    (root / "chapters/index.md").write_text(
+        "# A book\n\nA book of one chapter, after {cite:t}`Jacot2018`, in which faults are planted.\n"
+    )
+    (root / "_toc.yml").write_text(TOC)
+    result = call(root, "book.notebooks")
+    assert result.returncode == 0, result.stdout + result.stderr
+    return root
+
+
 @pytest.fixture
-def copy(tmp_path):
-    """The repository without its history and its build."""
-    for name in ("book", "chapters", "ntkcourse", "tests"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("_config.yml", "_toc.yml", "pyproject.toml", "requirements.txt"):
-        shutil.copy(ROOT / name, tmp_path)
-    return tmp_path
+def copy(book, tmp_path):
+    """A copy of the small book, to be broken."""
+    return Path(shutil.copytree(book, tmp_path / "copy"))
 
 
 def call(root: Path, *command: str) -> subprocess.CompletedProcess:
@@ -210,6 +240,14 @@ PACKAGE_FAULTS = [
     ),
     ("1/m for 1/sqrt(m)", "networks.py", "sigma_w / n**0.5 for", "sigma_w / n for", "NTK-04"),
     ("bias gradient dropped", "networks.py", "inner + shift**2", "inner", "NTK-04"),
+    (
+        "bias variance added",
+        "infinite.py",
+        "sigma + sigma_w**2 * kappa_dot(",
+        "sigma + sigma_w**2 * (1 + sigma_b**2) * kappa_dot(",
+        "NTK-04",
+    ),
+    ("sign of a flow", "flows.py", "return -jax.grad(F)", "return jax.grad(F)", "MF-11"),
 ]
 
 RUN = """
@@ -239,21 +277,17 @@ def test_a_wrong_package_breaks_the_claim(copy, file, old, new, claim):
     text = module.read_text()
     assert old in text, f"{file} was rewritten: plant this fault anew"
     module.write_text(text.replace(old, new))
-    chapter = next(
-        source
-        for source in (copy / "chapters").glob("*.md")
-        if f'check("{claim}"' in source.read_text()
-    )
     script = copy / "run_chapter.py"
     script.write_text(RUN)
-    result = call(copy, "run_chapter", str(chapter))
+    result = call(copy, "run_chapter", f"{CHAPTER}.md")
     assert result.returncode == 0, result.stderr
     assert re.search(rf"^RED {claim}", result.stdout, re.MULTILINE), result.stdout
 
 
 def test_the_right_package_breaks_nothing(copy):
     (copy / "run_chapter.py").write_text(RUN)
-    result = call(copy, "run_chapter", str(copy / f"{CHAPTER}.md"))
+    result = call(copy, "run_chapter", f"{CHAPTER}.md")
     assert result.returncode == 0, result.stderr
     assert "✓ NTK-04" in result.stdout
+    assert "✓ MF-11" in result.stdout
     assert "RED" not in result.stdout

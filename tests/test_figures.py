@@ -198,3 +198,18 @@ def test_explore_refuses_frames_of_two_sizes():
 def test_show_refuses_a_figure_without_a_text(user, error, alt):
     with pytest.raises(error, match="expected"):
         figures.show(draw(), alt=alt)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("relu", "relu"),
+        (1024, "1024"),
+        (1e5, "100000"),
+        (-2, "−2"),
+        (0.12345, "0.123"),
+        (1e-4, "0.0001"),
+    ],
+)
+def test_values_beside_a_slider_read_well(value, text):
+    assert figures._value_text(value) == text
