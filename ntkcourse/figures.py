@@ -159,26 +159,22 @@ def _png(figure) -> tuple[bytes, tuple[int, int]]:
 
 
 def _static(frames: list, size: tuple, values: dict, labels: dict, animate: bool) -> str:
-    """The first frame and inert controls; the site's script brings them to life."""
+    """The first frame, and as data all frames: the site's script makes the sliders from them."""
     sources = [
         "data:image/png;base64," + base64.b64encode(picture).decode() for picture, _ in frames
     ]
-    texts = {name: [_value_text(step) for step in steps] for name, steps in values.items()}
-    data = {"values": list(texts.values()), "frames": sources, "alts": [text for _, text in frames]}
-    controls = "".join(
-        f"<label><span>{html.escape(labels[name])}</span>"
-        f'<input type="range" min="0" max="{len(steps) - 1}" step="1" value="0"'
-        f' aria-valuetext="{html.escape(steps[0])}"><output>{html.escape(steps[0])}</output>'
-        "</label>"
-        for name, steps in texts.items()
-    )
-    play = '<button type="button" aria-pressed="false">Play</button>' if animate else ""
+    data = {
+        "labels": [labels[name] for name in values],
+        "values": [[_value_text(step) for step in steps] for steps in values.values()],
+        "animate": animate,
+        "frames": sources,
+        "alts": [text for _, text in frames],
+    }
     # "</" inside the data would end the script element early.
     payload = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
     return (
         f'<figure class="explore"><img src="{sources[0]}" alt="{html.escape(frames[0][1])}"'
         f' width="{size[0]}" height="{size[1]}">'
-        f'<div class="explore-controls" hidden>{play}{controls}</div>'
         f'<script type="application/json">{payload}</script></figure>'
     )
 
@@ -190,7 +186,9 @@ def _live(draw, first: bytes, size: tuple, values: dict, labels: dict, animate: 
     picture = ipywidgets.Image(value=first, format="png", width=size[0], height=size[1])
     sliders = {
         name: ipywidgets.SelectionSlider(
-            options=[(_value_text(step), step) for step in steps], description=labels[name]
+            options=[(_value_text(step), step) for step in steps],
+            description=labels[name],
+            style={"description_width": "initial"},
         )
         for name, steps in values.items()
     }

@@ -48,7 +48,7 @@ def book(tmp_path_factory):
     claims.write_text(re.sub(r"^finished:.*", "finished: []", claims.read_text(), flags=re.M))
     shutil.copy(ROOT / "tests/sample.md", root / f"{CHAPTER}.md")
     (root / "chapters/index.md").write_text(
-        "# A book\n\nA book of one chapter, after {cite:t}`Jacot2018`, in which faults are planted.\n"
+        "# A book\n\nA book of one chapter, after {cite:t}`Jacot2018`, to plant faults in.\n"
     )
     (root / "_toc.yml").write_text(TOC)
     result = call(root, "book.notebooks")

@@ -119,8 +119,8 @@ def test_explore_stores_every_frame_with_its_text(shown):
     assert not np.array_equal(pixels(stored["frames"][3]), expected)
     assert data["text/plain"] == "A line from −1 up to 1"
     assert 'alt="A line from −1 up to 1"' in data["text/html"]
-    assert data["text/html"].count('type="range"') == 2
-    assert "<button" not in data["text/html"]
+    assert stored["labels"] == ["height", "shift"]
+    assert stored["animate"] is False
 
 
 def test_explore_in_a_live_notebook_redraws(shown, monkeypatch):
@@ -149,7 +149,7 @@ def test_explore_in_a_live_notebook_redraws(shown, monkeypatch):
     assert heights[4:] == [2]
     [(data, _)] = shown
     assert "application/vnd.jupyter.widget-view+json" in data
-    assert "<button" in data["text/html"]
+    assert payload(data["text/html"])["animate"] is True
 
 
 def test_text_cannot_break_out_of_the_markup(shown):
@@ -159,7 +159,7 @@ def test_text_cannot_break_out_of_the_markup(shown):
     assert payload(markup)["alts"] == [text, text]
     assert markup.count("</script>") == 1
     assert "<b>" not in markup.split("<script")[0]
-    assert "<i>" not in markup
+    assert "<i>" not in markup.split("<script")[0]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,24 @@
-// Drives every slider and the filters of the ledger. Pages work without it: a slider then shows its
-// first frame, and the ledger all of its rows.
+// Makes and drives every slider and the filters of the ledger. Pages work without it: a figure then
+// shows its first frame, and the ledger all of its rows.
+
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  Object.entries(attributes).forEach(([key, value]) => made.setAttribute(key, value));
+  made.append(...children);
+  return made;
+}
 
 function explore(figure) {
   const data = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
   const image = figure.querySelector("img");
-  const sliders = [...figure.querySelectorAll('input[type="range"]')];
-  const button = figure.querySelector("button");
+  const sliders = data.values.map((steps) =>
+    element("input", { type: "range", min: 0, max: steps.length - 1, step: 1, value: 0 }),
+  );
+  const button = data.animate ? element("button", { type: "button", "aria-pressed": "false" }, "Play") : null;
+  const caption = element("figcaption", { class: "explore-text", "aria-live": "polite" });
+  const labelled = sliders.map((slider, i) =>
+    element("label", {}, element("span", {}, data.labels[i]), slider, element("output")),
+  );
   let timer = null;
 
   function show() {
@@ -50,20 +63,15 @@ function explore(figure) {
     }, 250);
   }
 
-  const caption = document.createElement("figcaption");
-  caption.className = "explore-text";
-  caption.setAttribute("aria-live", "polite");
-  caption.textContent = data.alts[0];
-  figure.append(caption);
-  sliders.forEach((slider) => {
-    slider.value = 0;
+  sliders.forEach((slider) =>
     slider.addEventListener("input", () => {
       if (timer) pause();
       show();
-    });
-  });
+    }),
+  );
   if (button) button.addEventListener("click", () => (timer ? pause() : play()));
-  figure.querySelector(".explore-controls").hidden = false;
+  figure.append(element("div", { class: "explore-controls" }, ...(button ? [button] : []), ...labelled), caption);
+  show();
 
   // Frames are fetched when the figure comes near, so that a long page opens at once.
   new IntersectionObserver(
