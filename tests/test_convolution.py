@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import ndtr
+from shared import approaches
 
 from ntkcourse import convolution, infinite, kernels
 
@@ -163,19 +164,10 @@ def test_finite_networks_approach_at_the_rate_of_the_square_root(pooling):
     x, y = images(4, 3, 2)
     at = (3, "relu", 1.3, 0.4, pooling)
     limit = np.array([make(*at)(x, y) for make in (convolution.nngp, convolution.ntk)])
-    keys, widths = jax.random.split(jax.random.key(2), 40), [8, 24, 72]
-    deviations = []
-    for channels in widths:
-        one = partial(
-            finite_kernels, channels, x=x, y=y, pooling=pooling, phi=jax.nn.relu,
-            sigma_w=1.3, sigma_b=0.4,
-        )  # fmt: skip
-        deviations.append(np.asarray(jax.jit(lambda k, one=one: jax.lax.map(one, k))(keys)) - limit)
-    rms = np.sqrt(np.mean(np.square(deviations), axis=1))
-    slopes = np.polyfit(np.log(widths), np.log(rms), 1)[0]
-    assert np.all(np.abs(slopes + 0.5) < 0.15)
-    last = deviations[-1]
-    assert np.all(np.abs(last.mean(0)) < 4 * last.std(0) / np.sqrt(len(keys)) + 1 / widths[-1])
+    sample = partial(
+        finite_kernels, x=x, y=y, pooling=pooling, phi=jax.nn.relu, sigma_w=1.3, sigma_b=0.4
+    )
+    approaches(sample, limit, jax.random.split(jax.random.key(2), 40), [8, 24, 72], 0.15)
 
 
 @pytest.mark.parametrize("pooling", [True, False])

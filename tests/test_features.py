@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 from scipy.spatial.distance import cdist
 from scipy.special import erf
+from shared import normal
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.linear_model import Ridge
 
@@ -21,10 +22,6 @@ EXACT = {
     "cauchy": lambda x, y, s: np.prod(1 / (1 + ((x[:, None] - y) / s) ** 2), axis=-1),
 }
 M = 100_000
-
-
-def normal(*shape, seed=0, dtype=jnp.float64):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
 
 
 def within_4_sigma(phi_x, phi_y, exact):

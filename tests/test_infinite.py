@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.special import erf, ndtr
+from shared import approaches
 
 from ntkcourse import infinite, kernels
 from ntkcourse.activations import SLOPE
@@ -380,17 +381,8 @@ def test_finite_networks_approach_at_the_rate_of_the_square_root(name, phi):
     x, y = jnp.asarray([1.0, -0.5, 0.3]), jnp.asarray([0.2, 0.8, -1.0])
     at = (3, name, 1.3, 0.4)
     limit = np.array([make(*at)(x, y) for make in (infinite.nngp, infinite.ntk)])
-    keys, widths = jax.random.split(jax.random.key(5), 60), [16, 64, 256]
-    deviations = []
-    for width in widths:
-        one = partial(finite_kernels, width, x=x, y=y, depth=3, phi=phi, sigma_w=1.3, sigma_b=0.4)
-        deviations.append(np.asarray(jax.jit(lambda k, one=one: jax.lax.map(one, k))(keys)) - limit)
-    rms = np.sqrt(np.mean(np.square(deviations), axis=1))
-    slopes = np.polyfit(np.log(widths), np.log(rms), 1)[0]
-    assert np.all(np.abs(slopes + 0.5) < 0.12)
-    # unbiased up to O(1 / width)
-    last = deviations[-1]
-    assert np.all(np.abs(last.mean(0)) < 4 * last.std(0) / np.sqrt(len(keys)) + 1 / widths[-1])
+    sample = partial(finite_kernels, x=x, y=y, depth=3, phi=phi, sigma_w=1.3, sigma_b=0.4)
+    approaches(sample, limit, jax.random.split(jax.random.key(5), 60), [16, 64, 256], 0.12)
 
 
 def ensemble_oracle(nngp, ntk, x, y, x_new, t, ridge):

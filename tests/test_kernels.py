@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.integrate import solve_ivp
 from scipy.spatial.distance import cdist
+from shared import normal
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 from sklearn.kernel_ridge import KernelRidge
@@ -35,10 +36,6 @@ KERNELS = {
     "unit cauchy": (kernels.cauchy(), lambda x, y: np.prod(1 / (1 + (x[:, None] - y) ** 2), -1)),
 }
 SMOOTH = ["linear", "cubic", "rbf", "cauchy"]
-
-
-def normal(*shape, seed=0, dtype=jnp.float64):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
 
 
 @pytest.mark.parametrize("name", KERNELS)

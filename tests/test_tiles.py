@@ -5,12 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
+from shared import normal
 
 from ntkcourse import convolution, infinite, kernels, tiles
-
-
-def normal(*shape, seed=0, dtype=jnp.float64):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
 
 
 @pytest.mark.parametrize("n", [1, 6, 7, 8, 14, 20, 29])
