@@ -37,12 +37,14 @@ def chapters(root: Path = ROOT) -> list[Path]:
     return [page for page in pages if page.read_text().startswith("---\njupytext:")]
 
 
-def key(source: Path, root: Path = ROOT) -> str:
-    """What the outputs of a chapter depend on: its text, the package's code, the pins.
+def key(chapter: nbformat.NotebookNode, root: Path = ROOT) -> str:
+    """What the outputs of a chapter depend on: its code, the package's code, the pins.
 
-    Comments and docstrings of the package are left out: to reword one runs nothing again.
+    The chapter's prose, and comments and docstrings of the package, are left out: to reword them
+    runs nothing again.
     """
-    digest = hashlib.sha256(source.read_bytes())
+    cells = [cell.source for cell in chapter.cells if cell.cell_type == "code"]
+    digest = hashlib.sha256(json.dumps(cells).encode())
     for module in sorted((root / "ntkcourse").rglob("*.py")):
         digest.update(module.name.encode() + _code(module.read_text()).encode())
     for pins in ("requirements.txt", "constraints.txt"):
@@ -67,6 +69,7 @@ def _code(text: str) -> str:
 def run(source: Path, root: Path = ROOT) -> nbformat.NotebookNode:
     """Execute a chapter in a fresh kernel and return it in canonical form."""
     notebook = jupytext.read(source)
+    stamp = key(notebook, root)  # now: the files may be edited while the chapter runs
     client = NotebookClient(
         notebook,
         timeout=600,
@@ -77,7 +80,18 @@ def run(source: Path, root: Path = ROOT) -> nbformat.NotebookNode:
         extra_arguments=["--IPKernelApp.log_level=40"],
     )
     client.execute()
-    return canonical(notebook, key(source, root))
+    return canonical(notebook, stamp)
+
+
+def reworded(source: Path) -> nbformat.NotebookNode:
+    """The chapter's present text with the stored outputs; its code must not have changed."""
+    notebook, stored = jupytext.read(source), nbformat.read(source.with_suffix(".ipynb"), 4)
+    ran = (cell for cell in stored.cells if cell.cell_type == "code")
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            before = next(ran)
+            cell.outputs, cell.execution_count = before.outputs, before.execution_count
+    return canonical(notebook, stored.metadata.ntkcourse.key)
 
 
 def canonical(notebook: nbformat.NotebookNode, stamp: str) -> nbformat.NotebookNode:
@@ -142,12 +156,12 @@ def write(path: Path, text: str) -> None:
 
 
 def is_current(source: Path, root: Path = ROOT) -> bool:
-    """Whether the stored notebook was made from this source, package and pins."""
+    """Whether the stored outputs were made by this code, package and pins."""
     stored = source.with_suffix(".ipynb")
     if not stored.exists():
         return False
     metadata = json.loads(stored.read_text())["metadata"]
-    return metadata.get("ntkcourse", {}).get("key") == key(source, root)
+    return metadata.get("ntkcourse", {}).get("key") == key(jupytext.read(source), root)
 
 
 def problems(source: Path) -> list[str]:
@@ -221,12 +235,17 @@ def main(arguments: list[str] | None = None) -> int:
             failed += bool(found)
             print("\n".join(f"{source.name}: {fault}" for fault in found) or f"{source.name}: ok")
             continue
+        stored = source.with_suffix(".ipynb")
         if is_current(source) and not options.force:
-            print(f"{source.name}: nothing changed")
+            text = serialised(reworded(source))
+            same = text == stored.read_text()
+            if not same:
+                write(stored, text)
+            print(f"{source.name}: {'nothing' if same else 'only the text'} changed, nothing run")
             continue
         start = time.monotonic()
         try:
-            write(source.with_suffix(".ipynb"), serialised(run(source)))
+            write(stored, serialised(run(source)))
         except CellExecutionError as error:
             failed += 1
             print(

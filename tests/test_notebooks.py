@@ -10,6 +10,7 @@ import re
 import shutil
 from pathlib import Path
 
+import jupytext
 import nbformat
 import numpy as np
 import pytest
@@ -126,6 +127,7 @@ def test_two_runs_give_the_same_bytes(small):
     ("file", "old", "new", "changes"),
     [
         ("chapters/01-small.md", "print(3)", "print(4)", True),
+        ("chapters/01-small.md", "# Small", "# Smaller", False),
         ("ntkcourse/one.py", "ONE = 1", "ONE = 2", True),
         ("requirements.txt", "2.4.6", "2.4.7", True),
         ("ntkcourse/one.py", '"""Doc."""', '"""Other words,\n\nmore of them."""', False),
@@ -135,11 +137,29 @@ def test_two_runs_give_the_same_bytes(small):
 )
 def test_the_key_follows_source_code_and_pins(small, file, old, new, changes):
     source = small / "chapters/01-small.md"
-    before = notebooks.key(source, small)
+    before = notebooks.key(jupytext.read(source), small)
     text = (small / file).read_text()
     assert old in text
     (small / file).write_text(text.replace(old, new))
-    assert (notebooks.key(source, small) != before) == changes
+    assert (notebooks.key(jupytext.read(source), small) != before) == changes
+
+
+def test_reworded_text_keeps_the_outputs(small, monkeypatch, capsys):
+    source = small / "chapters/01-small.md"
+    stored = source.with_suffix(".ipynb")
+    notebooks.write(stored, notebooks.serialised(notebooks.run(source, small)))
+    source.write_text(source.read_text().replace("# Small", "# Smaller"))
+    assert notebooks.problems(source) == ["01-small.md and 01-small.ipynb differ: make notebooks"]
+    monkeypatch.setattr(notebooks, "chapters", lambda: [source])
+    monkeypatch.setattr(notebooks, "is_current", lambda s, f=notebooks.is_current: f(s, small))
+    monkeypatch.setattr(notebooks, "run", None)
+    assert notebooks.main([]) == 0
+    assert notebooks.main([]) == 0
+    said = "01-small.md: only the text changed, nothing run\n01-small.md: nothing changed, nothing"
+    assert capsys.readouterr().out.startswith(said)
+    assert notebooks.problems(source) == []
+    cells = [cell for cell in nbformat.read(stored, 4).cells if cell.cell_type == "code"]
+    assert [cell.outputs[0].text for cell in cells] == ["1\n2\n", "3\n"]
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
