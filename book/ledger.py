@@ -19,7 +19,7 @@ from sphinx.util.nodes import make_refnode
 
 CLAIM = "application/vnd.ntkcourse.claim+json"
 VERDICTS = ("right", "repaired", "erratum", "hypothesis missing", "opinion")
-PAGES = ("chapters/ledger", "chapters/errata")
+PAGES = ("chapters/ledger", "chapters/errata", "chapters/coverage")
 LINE = re.compile(r"✓ ([A-Z]+-\d\d)  (.*)", re.DOTALL)
 logger = logging.getLogger(__name__)
 
@@ -42,9 +42,30 @@ def register(root: Path) -> dict[str, dict]:
     return entries
 
 
-def lectures(root: Path) -> dict[str, str]:
-    """The titles of the lectures by their number."""
+def lectures(root: Path) -> dict[str, dict]:
+    """Title and parts of each lecture by its number."""
     return yaml.safe_load((root / "chapters/claims.yml").read_text())["lectures"]
+
+
+def titles_of(root: Path) -> dict[str, str]:
+    """The titles of the lectures by their number."""
+    return {number: lecture["title"] for number, lecture in lectures(root).items()}
+
+
+def by_part(root: Path, number: str) -> dict[str, list[str]]:
+    """The ids that belong to each part of a lecture, in the order of its lines."""
+    parts = lectures(root)[number]["parts"]
+    found: dict[str, list[tuple]] = {title: [] for title in parts.values()}
+    for name, entry in register(root).items():
+        for line in map(int, re.findall(r"L(\d+)", entry["where"].get(number, ""))):
+            starts = [start for start in parts if start <= line]
+            if not starts:
+                raise ValueError(f"claims.yml, {name}: no part of {number} holds line {line}")
+            found[parts[max(starts)]].append((line, name))
+    return {
+        title: list(dict.fromkeys(name for _, name in sorted(rows)))
+        for title, rows in found.items()
+    }
 
 
 def records(root: Path) -> dict[str, list[dict]]:
@@ -109,7 +130,7 @@ class Ledger(SphinxDirective):
             self.env.note_dependency(str(path))
         wanted = "errata" if "errata" in self.options else "ledger"
         entries = {k: v for k, v in register(root).items() if page_of(k) == wanted}
-        measured, titles = records(root), lectures(root)
+        measured, titles = records(root), titles_of(root)
         rows = nodes.bullet_list(classes=["ledger"])
         for name, entry in entries.items():
             rows += self.row(name, entry, measured.get(entry["of"], []), titles, wanted)
@@ -128,10 +149,8 @@ class Ledger(SphinxDirective):
             ids=[row_id], classes=["ledger-row", *(kind.replace(" ", "-") for kind in kinds)]
         )
         self.env.domains["std"].note_hyperlink_target(row_id, self.env.docname, row_id, name)
-        body = nodes.Element()
-        self.state.nested_parse(StringList([entry["statement"]]), 0, body)
         head = nodes.paragraph(
-            "", "", badge(name, entry["verdict"]), nodes.Text(" "), *body[0].children
+            "", "", badge(name, entry["verdict"]), nodes.Text(" "), *stated(self, entry)
         )
         verdict = nodes.inline("", entry["verdict"], classes=["ledger-verdict"])
         source = "; ".join(
@@ -155,6 +174,50 @@ class Ledger(SphinxDirective):
             text = f"Nothing to measure: {reason}." if reason else "Not measured yet."
             row += nodes.paragraph("", text, classes=["ledger-open"])
         return row
+
+
+class Coverage(SphinxDirective):
+    """`{coverage} 000`: a lecture from top to bottom, and where this book has each part of it.
+
+    With `own` instead of a number, the statements that are in no lecture.
+    """
+
+    required_arguments = 1
+
+    def run(self):
+        """A list of statements under the name of each part."""
+        root, number = Path(self.env.srcdir), self.arguments[0]
+        self.env.note_dependency(str(root / "chapters/claims.yml"))
+        entries = register(root)
+        if number == "own":
+            own = [name for name, e in entries.items() if not e["where"]]
+            return [self.listing(entries, own)]
+        result = []
+        for title, names in by_part(root, number).items():
+            result.append(nodes.rubric(title, title[0].upper() + title[1:]))
+            result.append(self.listing(entries, names))
+        return result
+
+    def listing(self, entries: dict, names: list[str]) -> nodes.Node:
+        """One line per statement: badge, words, links to the place and to the measurement."""
+        if not names:
+            text = "Introduction or summary; nothing to state."
+            return nodes.paragraph(text, text, classes=["ledger-open"])
+        lines = nodes.bullet_list(classes=["coverage"])
+        for name in names:
+            entry = entries[name]
+            line = nodes.paragraph("", "", link(name, badge(name, entry["verdict"])))
+            line += [nodes.Text(" "), *stated(self, entry)]
+            line += nodes.inline("", "", classes=["ledger-links"], claim=entry["of"])
+            lines += nodes.list_item("", line)
+        return lines
+
+
+def stated(directive: SphinxDirective, entry: dict) -> list[nodes.Node]:
+    """The words of a statement, formulas included."""
+    body = nodes.Element()
+    directive.state.nested_parse(StringList([entry["statement"]]), 0, body)
+    return list(body[0].children)
 
 
 def sentence(record: dict) -> str:
@@ -233,6 +296,7 @@ def setup(app) -> dict:
     app.add_node(RowLink)
     app.add_role("claim", ClaimRole())
     app.add_directive("ledger", Ledger)
+    app.add_directive("coverage", Coverage)
     # These pages collect from all others, so they are read again whenever anything is.
     app.connect("env-get-outdated", lambda app, env, *_: [p for p in PAGES if p in env.found_docs])
     app.connect("doctree-read", mark_checks)

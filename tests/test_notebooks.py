@@ -286,3 +286,12 @@ def test_a_missing_frame_and_another_size_are_seen():
     small_picture = io.BytesIO()
     Image.new("RGB", (10, 10)).save(small_picture, format="png")
     assert "100.00%" in pixels.difference(output(png()), output(small_picture.getvalue()))
+
+
+def test_a_line_before_the_first_part_of_a_lecture_is_refused(tmp_path):
+    data = yaml.safe_load((ROOT / "chapters/claims.yml").read_text())
+    data["statements"]["NTK-04"]["where"] = {"000": "L5"}
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "chapters/claims.yml").write_text(yaml.safe_dump(data, sort_keys=False))
+    with pytest.raises(ValueError, match="NTK-04: no part of 000 holds line 5"):
+        ledger.by_part(tmp_path, "000")

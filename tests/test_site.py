@@ -17,6 +17,7 @@ from urllib.parse import unquote, urldefrag
 import pytest
 import yaml
 
+from book import ledger
 from ntkcourse import figures
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -114,6 +115,12 @@ def test_site_map_missing_page_and_card(site):
     assert all((site / address.removeprefix(base + "/")).is_file() for address in addresses)
     assert f'href="{base}/"' in (site / "404.html").read_text()
     assert (site / "_static/card.png").stat().st_size > 10_000
+
+
+def test_every_statement_is_on_the_page_of_the_lectures(site):
+    text = (site / "chapters/coverage.html").read_text()
+    for name in ledger.register(ROOT):
+        assert re.search(rf'<span class="claim claim-[a-z-]+">{name}</span>', text), name
 
 
 def test_chapters_offer_notebook_and_text(site):
