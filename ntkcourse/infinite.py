@@ -224,8 +224,9 @@ def trained_ensemble(
               \text{cov } \Sigma_{xx} - A_t\Sigma_{Xx} - \Sigma_{xX}A_t^\top
               + A_t\Sigma_{XX}A_t^\top
 
-    (Lee et al. 2019 for :math:`\lambda = 0`). This is not the posterior of a Gaussian process,
-    except when only the last layer is trained: ``trained_ensemble(nngp, nngp, ...)``. The mean
+    (Lee et al. 2019 for :math:`\lambda = 0`). This is not the posterior of the prior
+    :math:`\Sigma` or :math:`\Theta`, except when only the last layer is trained:
+    ``trained_ensemble(nngp, nngp, ...)``. The mean
     is shaped like ``y``; the covariance is (m, m), the same for each column of ``y``. A list of
     times puts one axis in front of both.
     """
