@@ -215,6 +215,14 @@ def visit(browser, address):
             "response", lambda r: faults.append(f"{r.status} {r.url}") if r.status >= 400 else None
         )
         tab.goto(f"{address}/{page}.html", wait_until="networkidle")
+        if options.get("java_script_enabled", True):
+            # formulas move the page as they are typeset; when they are done, the theme makes what
+            # is wider than the page reachable by keyboard
+            tab.evaluate("() => window.MathJax?.startup?.promise.then(() => true)")
+            tab.wait_for_function(
+                "() => [...document.querySelectorAll('pre')].every("
+                "p => p.scrollWidth <= p.clientWidth || p.tabIndex === 0)"
+            )
         return tab
 
     yield open_page

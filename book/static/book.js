@@ -98,17 +98,13 @@ function filterLedger(form) {
   update();
 }
 
-// Faults of the theme that only show to screen readers and to the keyboard: a logo outside every
-// landmark, roles that are not allowed on the entries of a bibliography, printed lines that are wider
-// than the page and cannot be scrolled without a mouse.
+// Faults of the theme that only show to screen readers: a logo outside every landmark, and roles
+// that are not allowed on the entries of a bibliography.
 function mendTheme() {
   const sidebar = document.getElementById("pst-primary-sidebar");
   sidebar?.setAttribute("role", "complementary");
   sidebar?.setAttribute("aria-label", "Course");
   document.querySelectorAll("div.citation[role]").forEach((entry) => entry.setAttribute("role", "listitem"));
-  document.querySelectorAll("pre").forEach((block) => {
-    if (block.scrollWidth > block.clientWidth) block.tabIndex = 0;
-  });
 }
 
 mendTheme();
