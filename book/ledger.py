@@ -4,6 +4,7 @@ The register `chapters/claims.yml` says what a statement is; the records that `c
 in the stored notebooks say what was measured. Nothing on the ledger is typed a second time.
 """
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -19,14 +20,31 @@ from sphinx.util.nodes import make_refnode
 
 CLAIM = "application/vnd.ntkcourse.claim+json"
 VERDICTS = ("right", "repaired", "erratum", "hypothesis missing", "opinion")
+FIELDS = {
+    "printed": "Printed",
+    "holds": "Holds",
+    "slip": "Perhaps a slip of the transcript",
+    "doubt": "In doubt",
+}
 PAGES = ("chapters/ledger", "chapters/errata", "chapters/coverage")
 LINE = re.compile(r"✓ ([A-Z]+-\d\d)  (.*)", re.DOTALL)
 logger = logging.getLogger(__name__)
 
 
+@functools.lru_cache(maxsize=4)
+def _parsed(path: Path, _changed: int) -> dict:
+    return yaml.load(path.read_text(), yaml.CSafeLoader)
+
+
+def claims_file(root: Path) -> dict:
+    """`claims.yml`, read again only when it changed: each badge on a page asks for it."""
+    path = root / "chapters/claims.yml"
+    return _parsed(path, path.stat().st_mtime_ns)
+
+
 def register(root: Path) -> dict[str, dict]:
     """All statements and errata by id; an erratum inherits from its statement."""
-    data = yaml.safe_load((root / "chapters/claims.yml").read_text())
+    data = claims_file(root)
     entries = {name: {"of": name} | entry for name, entry in data["statements"].items()}
     for name, entry in data["errata"].items():
         parent = entries[entry["of"]]
@@ -34,6 +52,8 @@ def register(root: Path) -> dict[str, dict]:
         entries[name] = {"verdict": "erratum"} | inherited | entry
     for name, entry in entries.items():
         missing = {"statement", "where", "verdict", "chapter"} - set(entry)
+        if page_of(name) == "errata":
+            missing |= {"printed", "holds"} - set(entry)
         unknown = set(entry.get("where", {})) - set(data["lectures"])
         if missing or unknown or entry["verdict"] not in VERDICTS:
             raise ValueError(
@@ -44,7 +64,7 @@ def register(root: Path) -> dict[str, dict]:
 
 def lectures(root: Path) -> dict[str, dict]:
     """Title and parts of each lecture by its number."""
-    return yaml.safe_load((root / "chapters/claims.yml").read_text())["lectures"]
+    return claims_file(root)["lectures"]
 
 
 def titles_of(root: Path) -> dict[str, str]:
@@ -76,6 +96,16 @@ def records(root: Path) -> dict[str, list[dict]]:
             for output in cell.get("outputs", []):
                 if record := output.get("data", {}).get(CLAIM):
                     found.setdefault(record["claim"], []).append(record)
+    return found
+
+
+def experiments(entry: dict, measured: dict[str, list[dict]]) -> list[dict]:
+    """The checks in which the printed version of an erratum is the rival, and fails."""
+    found = []
+    for wanted in entry.get("shown", []):
+        other = re.match(r"([A-Z]+-\d\d): ", wanted)
+        source, what = (other[1], wanted[other.end() :]) if other else (entry["of"], wanted)
+        found += [r for r in measured.get(source, []) if r["what"] == what and "rival" in r]
     return found
 
 
@@ -132,10 +162,14 @@ class Ledger(SphinxDirective):
         entries = {k: v for k, v in register(root).items() if page_of(k) == wanted}
         measured, titles = records(root), titles_of(root)
         rows = nodes.bullet_list(classes=["ledger"])
+        done = 0
         for name, entry in entries.items():
-            rows += self.row(name, entry, measured.get(entry["of"], []), titles, wanted)
-        done = sum(1 for entry in entries.values() if entry["of"] in measured)
-        summary = f"{len(entries)} entries, {done} of them measured in the chapters so far."
+            found = (
+                experiments(entry, measured) if wanted == "errata" else measured.get(name, [])
+            )
+            done += bool(found)
+            rows += self.row(name, entry, found, titles, wanted)
+        summary = f"{len(entries)} entries, {done} of them measured."
         return [nodes.paragraph(summary, summary), filters(entries, titles), rows]
 
     def row(
@@ -150,7 +184,7 @@ class Ledger(SphinxDirective):
         )
         self.env.domains["std"].note_hyperlink_target(row_id, self.env.docname, row_id, name)
         head = nodes.paragraph(
-            "", "", badge(name, entry["verdict"]), nodes.Text(" "), *stated(self, entry)
+            "", "", badge(name, entry["verdict"]), nodes.Text(" "), *words(self, entry["statement"])
         )
         verdict = nodes.inline("", entry["verdict"], classes=["ledger-verdict"])
         source = "; ".join(
@@ -165,8 +199,13 @@ class Ledger(SphinxDirective):
             "", "", classes=["ledger-links"], claim=entry["of"] if measured else name
         )
         row += [head, origin]
+        for field, title in FIELDS.items():
+            if field in entry:
+                label = nodes.strong("", title + ":")
+                text = [label, nodes.Text(" "), *words(self, entry[field])]
+                row += nodes.paragraph("", "", *text, classes=["ledger-field"])
         for record in measured:
-            row += nodes.paragraph("", sentence(record), classes=["ledger-measured"])
+            row += nodes.paragraph("", sentence(record, page), classes=["ledger-measured"])
         if not measured:
             reason = entry.get("untested") or (
                 "an opinion" if entry["verdict"] == "opinion" else ""
@@ -207,24 +246,25 @@ class Coverage(SphinxDirective):
         for name in names:
             entry = entries[name]
             line = nodes.paragraph("", "", link(name, badge(name, entry["verdict"])))
-            line += [nodes.Text(" "), *stated(self, entry)]
+            line += [nodes.Text(" "), *words(self, entry["statement"])]
             line += nodes.inline("", "", classes=["ledger-links"], claim=entry["of"])
             lines += nodes.list_item("", line)
         return lines
 
 
-def stated(directive: SphinxDirective, entry: dict) -> list[nodes.Node]:
-    """The words of a statement, formulas included."""
+def words(directive: SphinxDirective, text: str) -> list[nodes.Node]:
+    """A text of the register, formulas included."""
     body = nodes.Element()
-    directive.state.nested_parse(StringList([entry["statement"]]), 0, body)
+    directive.state.nested_parse(StringList([text]), 0, body)
     return list(body[0].children)
 
 
-def sentence(record: dict) -> str:
+def sentence(record: dict, page: str) -> str:
     """A record in words."""
     result = f"{record['measured']} {record['relation']} {record['bound']}"
     text = f"{record['what'] or 'measured'}: {result}"
-    return text + (f"; the wrong version gives {record['rival']}" if "rival" in record else "")
+    wrong = "as printed" if page == "errata" else "the wrong version gives"
+    return text + (f"; {wrong} {record['rival']}" if "rival" in record else "")
 
 
 def filters(entries: dict, titles: dict) -> nodes.raw:

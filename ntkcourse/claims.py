@@ -1,6 +1,6 @@
 """Statements of the book, tested where they are made.
 
-A chapter measures a statement and calls `check`. What it prints is stored in the notebook
+A chapter measures a statement and calls :func:`check`. What it prints is stored in the notebook
 together with a machine-readable record, and the ledger page is made from those records.
 """
 
@@ -31,13 +31,15 @@ def check(
 ) -> None:
     r"""Print the measured value of a statement beside its bound; raise if the bound fails.
 
-    $$\text{measured} < \text{below}, \qquad \text{measured} \ge \text{at\_least}
-      \qquad\text{or}\qquad |\text{measured} - \text{near}| \le \text{within}.$$
+    .. math::
 
-    `measured` is a number, or a list with one number per seed (at least ten): then the bound is
-    put on the median and the range is printed too. `rival` is what a wrong version of the
+        \text{measured} < \text{below}, \qquad \text{measured} \ge \text{at\_least}
+        \qquad\text{or}\qquad |\text{measured} - \text{near}| \le \text{within}.
+
+    ``measured`` is a number, or a list with one number per seed (at least ten): then the bound is
+    put on the median and the range is printed too. ``rival`` is what a wrong version of the
     statement gives in the same experiment (a printed formula, a dropped term): the check raises
-    when the rival passes as well, since such a bound would prove nothing. `what` names the
+    when the rival passes as well, since such a bound would prove nothing. ``what`` names the
     measured quantity in the printed line.
     """
     if not isinstance(claim, str) or not re.fullmatch(r"[A-Z]+-\d\d", claim):

@@ -70,12 +70,12 @@ def explore(
 ) -> None:
     """Display a picture with one slider per parameter (one or two of them).
 
-    `draw(**parameters)` returns a figure; every keyword argument lists the values of one
-    parameter: `explore(draw, sigma_b=[0, 0.5, 1], alt="…")`. `alt` describes each frame: a
-    function of the same parameters, or a template such as "… at bias {sigma_b}". `labels` gives
-    parameters a display name. With `animate` the first parameter is time and can be played.
+    ``draw(**parameters)`` returns a figure; every keyword argument lists the values of one
+    parameter: ``explore(draw, sigma_b=[0, 0.5, 1], alt="…")``. ``alt`` describes each frame: a
+    function of the same parameters, or a template such as "… at bias {sigma_b}". ``labels`` gives
+    parameters a display name. With ``animate`` the first parameter is time and can be played.
 
-    A live notebook shows widgets that call `draw`; the static site shows frames drawn here.
+    A live notebook shows widgets that call ``draw``; the static site shows frames drawn here.
     """
     labels = _check_exploration(draw, values, labels or {})
     describe = _describer(alt, values)

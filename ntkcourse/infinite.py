@@ -124,7 +124,7 @@ def dual(activation: Activation) -> tuple[Dual, Dual]:
               \end{pmatrix}\right),
 
     as functions of (q11, q12, q22). Closed forms for relu, leaky_relu, abs, erf, sin, cos, gelu
-    and identity; quadrature for every other function, see :func:`ntkcourse.quadrature.dual`.
+    and identity; quadrature for every other function, see ``ntkcourse.quadrature``.
     """
     closed = {
         "relu": partial(_piecewise_linear, 0.0),

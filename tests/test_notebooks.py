@@ -73,6 +73,16 @@ def test_every_statement_of_a_finished_chapter_is_measured():
     assert open_ones == []
 
 
+def test_every_erratum_of_a_finished_chapter_shows_both_versions():
+    measured, data = ledger.records(ROOT), ledger.claims_file(ROOT)
+    for name, entry in ledger.register(ROOT).items():
+        if ledger.page_of(name) == "errata" and entry["chapter"] in data["finished"]:
+            shown = entry.get("shown", [])
+            assert shown or entry.get("untested"), f"{name}: no experiment"
+            found = ledger.experiments(entry, measured)
+            assert len(found) == len(shown), f"{name}: expected {shown}, got {found}"
+
+
 def test_the_register_is_complete():
     names = set(ledger.register(ROOT))
     expected = {"KER": 16, "RF": 19, "NN": 13, "NTK": 17, "DU": 15, "LAZY": 13, "SEP": 7, "MF": 11}
