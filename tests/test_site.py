@@ -236,8 +236,9 @@ each_page = pytest.mark.parametrize("page", PAGES)
 
 @pytest.mark.browser
 @each_page
-def test_math_is_typeset(visit, page):
-    tab = visit(page)
+@pytest.mark.parametrize("width", [390, 1280])
+def test_formulas_are_typeset_and_nothing_is_wider_than_the_screen(visit, page, width):
+    tab = visit(page, width)
     raw, typeset, wrong = tab.evaluate(
         """() => [document.querySelectorAll('.math').length,
                   document.querySelectorAll('.math mjx-container').length,
@@ -245,13 +246,6 @@ def test_math_is_typeset(visit, page):
     )
     assert typeset >= raw
     assert wrong == 0
-
-
-@pytest.mark.browser
-@each_page
-@pytest.mark.parametrize("width", [390, 1280])
-def test_no_page_scrolls_sideways(visit, page, width):
-    tab = visit(page, width)
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
 
