@@ -1,5 +1,10 @@
 """Every test runs with shapes checked at run time and with JAX's strictest promotion rules."""
 
+import os
+import shutil
+import subprocess
+import warnings
+
 import jax
 import pytest
 from beartype import BeartypeConf, beartype
@@ -24,3 +29,20 @@ def user():
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="session")
+def isolation():
+    """Bubblewrap, which marks homework in safety; installed if that is possible."""
+    from grading import sandbox
+
+    if not shutil.which("bwrap") and shutil.which("apt-get") and os.geteuid() == 0:
+        subprocess.run(["apt-get", "install", "-y", "bubblewrap"], capture_output=True, timeout=900)
+    try:
+        sandbox.check()
+    except sandbox.SandboxError as error:
+        reason = f"NO SANDBOX: homework was not marked; {error}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        warnings.warn(reason, pytest.PytestWarning, stacklevel=1)
+        pytest.skip(reason)

@@ -126,7 +126,8 @@ def test_every_statement_is_on_the_page_of_the_lectures(site):
 def test_chapters_offer_notebook_and_text(site):
     for page in PAGES:
         if (ROOT / f"{page}.ipynb").exists():
-            for suffix in (".ipynb", ".md"):
+            # A starter of the homework is generated from a master; it has no text beside it.
+            for suffix in (".ipynb", ".md") if page.startswith("chapters/") else (".ipynb",):
                 assert (site / "_sources" / f"{page}{suffix}").read_bytes() == (
                     ROOT / f"{page}{suffix}"
                 ).read_bytes()

@@ -1,0 +1,123 @@
+"""Compare what a student's function returned with what the solution returns.
+
+Both come as plain lists with a shape. The message says what is wrong in kind, never the answer.
+"""
+
+import numpy as np
+
+KINDS = {"b": "true or false", "i": "whole numbers", "u": "whole numbers", "f": "real numbers",
+         "c": "complex numbers"}  # fmt: skip
+
+ACCEPTED = {"b": "b", "i": "iuf", "u": "iuf", "f": "iuf", "c": "iufc"}
+
+
+class MalformedError(ValueError):
+    """A message that is not a value."""
+
+
+def difference(expected: dict, got: dict, tolerance: float) -> str | None:
+    """None if the values agree, else a sentence about how they differ."""
+    if "tuple" in expected:
+        parts = expected["tuple"]
+        if "tuple" not in got or len(got["tuple"]) != len(parts):
+            return f"expected {described(expected)}, got {described(got)}"
+        for number, (one, other) in enumerate(zip(parts, got["tuple"], strict=True), start=1):
+            if message := difference(one, other, tolerance):
+                return f"part {number} of the result: {message}"
+        return None
+    if "values" not in got or got["shape"] != expected["shape"]:
+        return f"expected {described(expected)}, got {described(got)}"
+    if got["kind"] not in ACCEPTED[expected["kind"]]:
+        return f"expected {KINDS[expected['kind']]}, got {KINDS[got['kind']]}"
+    right, ours = array(expected), array(got)
+    for name, bad in (
+        ("NaN", np.isnan(ours) & ~np.isnan(right)),
+        ("infinity", np.isinf(ours) & np.isfinite(right)),
+    ):
+        if bad.any():
+            return f"{name}{_place(bad)}, expected finite numbers"
+    gap = np.abs(ours - right)
+    if (gap <= tolerance * (1 + np.abs(right))).all():
+        return None
+    hint = (
+        "; it has single precision, was jax_enable_x64 switched off?"
+        if got["dtype"] == "f4"
+        else ""
+    )
+    return f"differs by up to {gap.max():.1e}{_place(gap == gap.max())}{hint}"
+
+
+def _place(where: np.ndarray) -> str:
+    index = np.argwhere(where)[0]
+    if index.size == 0:
+        return ""
+    return (
+        f" at index {index[0]}" if index.size == 1 else f" at index ({', '.join(map(str, index))})"
+    )
+
+
+def described(value: dict) -> str:
+    """A value in kind: "an array of shape (6, 6)"."""
+    if "tuple" in value:
+        return f"a tuple of {len(value['tuple'])}"
+    if "other" in value:
+        none = "nothing (None); does the function return its result?"
+        return none if value["other"] == "None" else f"an object of type {value['other']}"
+    if not value["shape"]:
+        return "a number"
+    return f"an array of shape {tuple(value['shape'])}"
+
+
+def array(value: dict) -> np.ndarray:
+    """The numbers of a checked value."""
+    flat = np.array(value["values"], dtype=float)
+    flat = flat.view(complex) if value["kind"] == "c" else flat
+    return flat.reshape(value["shape"])
+
+
+def finite(value: dict) -> bool:
+    """Whether a checked value consists of finite numbers."""
+    if "tuple" in value:
+        return all(finite(part) for part in value["tuple"])
+    return "values" in value and bool(np.isfinite(array(value)).all())
+
+
+def checked(value, depth: int = 0) -> dict:
+    """A value as the worker sends it, every part of it of the promised kind."""
+    match value:
+        case {"tuple": list(parts)} if depth < 3 and len(parts) <= 16:
+            return {"tuple": [checked(part, depth + 1) for part in parts]}
+        case {"other": str(name)}:
+            return {"other": name[:120]}
+        case {"kind": str(kind), "dtype": str(dtype), "shape": list(shape), "values": list(values)}:
+            if (
+                kind not in KINDS
+                or len(shape) > 16
+                or not all(type(n) is int and n >= 0 for n in shape)
+            ):
+                raise MalformedError("expected a kind and a shape of whole numbers")
+            clean = {"kind": kind, "dtype": dtype[:20], "shape": shape, "values": values}
+            if not {type(n) for n in values} <= {int, float, bool}:
+                raise MalformedError("expected numbers only")
+            try:
+                array(clean)
+            except (ValueError, OverflowError, TypeError) as error:
+                raise MalformedError(f"expected numbers that fill the shape: {error}") from error
+            return clean
+    raise MalformedError("expected a number, an array or a tuple of these")
+
+
+def sendable(argument):
+    """An argument for the worker: a number or string as it is, an array as lists."""
+    if isinstance(argument, np.generic):
+        argument = argument.item()
+    if isinstance(argument, bool | int | float | str):
+        return argument
+    if not isinstance(argument, np.ndarray) or argument.dtype.kind not in KINDS:
+        raise TypeError(
+            f"expected numbers, strings and numeric arrays from draw, got {type(argument).__name__}"
+        )
+    flat = argument.reshape(-1)
+    values = flat.astype(complex).view(float) if argument.dtype.kind == "c" else flat
+    return {"kind": argument.dtype.kind, "dtype": argument.dtype.str,
+            "shape": list(argument.shape), "values": values.tolist()}  # fmt: skip
