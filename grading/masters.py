@@ -100,6 +100,8 @@ def read(path: Path) -> Master:
         for name, cell in cells.items()
         if name.startswith("written-")
     ]
+    for name in {task.name for task in tasks} & {part.name for part in written}:
+        faults.append(f"expected different names, got task-{name} and written-{name}")
     faults += _stray(cells, {task.name for task in tasks}) + _entangled(tasks, cells)
     faults += _wrong_faults(own.get("wrong", {}), tasks, cells)
     if not tasks:

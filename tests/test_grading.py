@@ -104,6 +104,8 @@ def change_source(name, old, new):
     (lambda nb, cells: nb.cells.remove(cells["test-gram"]), "expected a test cell test-gram"),
     (lambda nb, cells: nb.cells.remove(cells["task-gram"]), "expected a task gram"),
     (lambda nb, cells: nb.cells.append(again(cells["setup"])), "got setup twice"),
+    (lambda nb, cells: cells["written-why"].metadata.nbgrader.update(grade_id="written-gram"),
+     "got task-gram and written-gram"),
     (lambda nb, cells: nb.metadata["ntkcourse"].update(assignment="x"), "got 'x'"),
     (lambda nb, cells: nb.metadata["ntkcourse"]["wrong"].pop("gram"), "expected a wrong solution"),
     (lambda nb, cells: nb.metadata["ntkcourse"]["wrong"].update(x=[]), "no task x"),
