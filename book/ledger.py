@@ -164,9 +164,7 @@ class Ledger(SphinxDirective):
         rows = nodes.bullet_list(classes=["ledger"])
         done = 0
         for name, entry in entries.items():
-            found = (
-                experiments(entry, measured) if wanted == "errata" else measured.get(name, [])
-            )
+            found = experiments(entry, measured) if wanted == "errata" else measured.get(name, [])
             done += bool(found)
             rows += self.row(name, entry, found, titles, wanted)
         summary = f"{len(entries)} entries, {done} of them measured."
