@@ -208,7 +208,7 @@ class Ledger(SphinxDirective):
             reason = entry.get("untested") or (
                 "an opinion" if entry["verdict"] == "opinion" else ""
             )
-            text = f"Nothing to measure: {reason}." if reason else "Not measured yet."
+            text = f"Not measured: {reason}." if reason else "Not measured yet."
             row += nodes.paragraph("", text, classes=["ledger-open"])
         return row
 
