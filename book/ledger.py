@@ -23,7 +23,7 @@ VERDICTS = ("right", "repaired", "erratum", "hypothesis missing", "opinion")
 FIELDS = {
     "printed": "Printed",
     "holds": "Holds",
-    "slip": "Perhaps a slip of the transcript",
+    "slip": "In the lecture's favour",
     "doubt": "In doubt",
 }
 PAGES = ("chapters/ledger", "chapters/errata", "chapters/coverage")
