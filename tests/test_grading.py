@@ -377,9 +377,8 @@ def test_jax_and_the_package_work_inside(isolation):
 
 
 def test_the_filter_is_known_for_common_processors():
-    assert seccomp.program("riscv64") is None
-    for machine in ("x86_64", "aarch64"):
-        assert len(seccomp.program(machine)) % 8 == 0
+    assert seccomp.program("aarch64") is None
+    assert len(seccomp.program("x86_64")) % 8 == 0
 
 
 def test_names_are_made_printable():
