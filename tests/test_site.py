@@ -202,7 +202,7 @@ def visits(browser, address):
             has_touch=width < 500,
             **options,
         )
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(60_000)  # a busy machine is slow
         contexts.append(context)
         tab = context.new_page()
         tab.on(
