@@ -255,7 +255,9 @@ def test_an_interrupted_run_goes_on_and_leaves_no_process(isolation, homework, t
     disk = 5_000_001 + how
     options = ["--seed", "3", f"--max-disk={disk}"]
     arguments = [sys.executable, "-m", "grading", *grading(folder, out, homework, *options)]
-    process = subprocess.Popen(arguments, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    # A shell starts jobs in the background deaf to interrupts, and their children inherit that.
+    listening = ["env", "--default-signal=INT", *arguments]
+    process = subprocess.Popen(listening, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: len(list(out.glob("results/*.json"))) >= 3 or process.poll() is not None)
     process.send_signal(how)
     said = process.communicate(timeout=60)[1]
