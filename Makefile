@@ -27,7 +27,7 @@ test: .venv/.stamp  ## check style, run every test and every notebook
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PYTEST) tests --cov --cov-report=term --cov-fail-under=95
-	$(PYTEST) chapters -p book.pixels --nbval --nbval-sanitize-with book/nbval.cfg
+	$(PYTEST) chapters -p book.cores -p book.pixels --nbval --nbval-sanitize-with book/nbval.cfg
 
 format: .venv/.stamp  ## format the code
 	$(PY) -m ruff format .
