@@ -208,7 +208,7 @@ CELLS = {
     "not-a-function": ("energy = 3", WITHOUT, "TypeError"),
     "closes-all": ("import os\nos.closerange(0, 256)", WITHOUT, "process ended"),
     "forges-results": (
-        "import os, json\nfor fd in range(3, 20):\n    try:\n        for k in range(9):\n"
+        "import os, json\nfor fd in range(3, 1024):\n    try:\n        for k in range(9):\n"
         "            value = {'kind': 'f', 'dtype': 'f8', 'shape': [], 'values': [1.0]}\n"
         "            line = {'result': k, 'value': value}\n"
         "            os.write(fd, json.dumps({'at': ['call', k]}).encode() + b'\\n')\n"
@@ -217,25 +217,25 @@ CELLS = {
         WITHOUT - 11, "",
     ),
     "forges-setup": (
-        "import os\nfor fd in range(3, 20):\n    try:\n"
+        "import os\nfor fd in range(3, 1024):\n    try:\n"
         '        os.write(fd, b\'{"at": ["cell", 0]}\\n{"failed": ["cell", 0], "why": ""}\\n\')\n'
         "    except OSError: pass\nos._exit(0)",
         WITHOUT, "process ended",
     ),
     "forges-end": (
-        "import os\nfor fd in range(3, 20):\n    try: os.write(fd, b'{\"done\": true}\\n')\n"
+        "import os\nfor fd in range(3, 1024):\n    try: os.write(fd, b'{\"done\": true}\\n')\n"
         "    except OSError: pass\nwhile True: pass",
         WITHOUT, "ended the program early",
     ),
     "floods-channel": (
-        "import os\nfds = []\nfor fd in range(3, 20):\n"
+        "import os\nfds = []\nfor fd in range(3, 1024):\n"
         "    try: os.write(fd, b'\\n'); fds.append(fd)\n"
         "    except OSError: pass\n"
         "while True:\n    for fd in fds: os.write(fd, b'[' * 60000)",
         WITHOUT, "of results",
     ),
     "nested-results": (
-        "import os\nfor fd in range(3, 20):\n    try: os.write(fd, b'[' * 50000 + b'\\n')\n"
+        "import os\nfor fd in range(3, 1024):\n    try: os.write(fd, b'[' * 50000 + b'\\n')\n"
         "    except OSError: pass\n" + ENERGY + RIGHT,
         FULL, "right",
     ),
