@@ -14,7 +14,7 @@ serve: book  ## build the site and show it on http://localhost:8000
 
 # Run the chapters whose text, package or pins changed; see book/notebooks.py.
 notebooks: .venv/.stamp  ## run the chapters that changed
-	$(PY) -m book.notebooks
+	$(NOTEBOOKS) $(PY) -m book.notebooks
 
 # Copies, so that exploring never rewrites a chapter; a copy that exists is kept.
 lab: .venv/.stamp  ## open copies of the chapters in JupyterLab
