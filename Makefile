@@ -2,8 +2,8 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest -n 2 --dist loadfile
-# Notebooks compile hundreds of small programs and run each a few times: let XLA optimise less. It
-# takes two thirds of the time and gives the same outputs, as a run without this shows.
+# Notebooks compile hundreds of small programs and run each a few times: let XLA optimise less. That
+# takes about 70 % of the time; the stored outputs are the same without it, as readers run them.
 NOTEBOOKS := XLA_FLAGS="--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"
 
 # Compiled JAX programs are kept between runs: most of a test's time is compilation.
