@@ -52,5 +52,6 @@ lock: requirements.txt requirements-homework.txt requirements-test.txt  ## write
 clean:  ## remove everything that make makes
 	rm -rf .venv .cache _build my mutants
 
+include bench.mk
 include book.mk
 include homework.mk

@@ -18,7 +18,8 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 from sphinx.util.nodes import make_refnode
 
-CLAIM = "application/vnd.ntkcourse.claim+json"
+from ntkcourse.claims import MIME as CLAIM
+
 VERDICTS = ("right", "repaired", "erratum", "hypothesis missing", "opinion")
 FIELDS = {
     "printed": "Printed",

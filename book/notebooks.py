@@ -24,9 +24,10 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+from ntkcourse.claims import MIME as CLAIM
+
 ROOT = Path(__file__).resolve().parent.parent
 WIDGET = "application/vnd.jupyter.widget-view+json"
-CLAIM = "application/vnd.ntkcourse.claim+json"
 # What the site knows how to render; anything else would silently disappear from a page.
 MIME_TYPES = {"text/plain", "text/html", "image/png", CLAIM}
 

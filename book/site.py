@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 import importlib.metadata
+import inspect
 import re
 import shutil
 from pathlib import Path
@@ -191,6 +192,22 @@ def draw_card(path: Path, title: str) -> None:
     plt.close(figure)
 
 
+def link_to_source(app, config) -> None:
+    """Give `sphinx.ext.linkcode` the addresses of functions in the repository of `_config.yml`."""
+    theme = config.html_theme_options
+    base = f"{theme['repository_url']}/blob/{theme.get('repository_branch', 'main')}"
+
+    def resolve(domain: str, info: dict) -> str | None:
+        thing = importlib.import_module(info["module"])
+        for name in info["fullname"].split("."):
+            thing = inspect.unwrap(getattr(thing, name))
+        path = Path(inspect.getsourcefile(thing)).relative_to(app.srcdir)
+        lines, first = inspect.getsourcelines(thing)
+        return f"{base}/{path}#L{first}-L{first + len(lines) - 1}"
+
+    config.linkcode_resolve = resolve
+
+
 def setup(app) -> dict:
     """Connect everything above to the build."""
     app.setup_extension("book.ledger")
@@ -200,6 +217,7 @@ def setup(app) -> dict:
     app.add_css_file("book.css")
     app.add_js_file("book.js", loading_method="defer")
     app.connect("config-inited", exclude_sources)
+    app.connect("config-inited", link_to_source)
     app.connect("doctree-read", give_alt_texts)
     app.connect("doctree-resolved", unpack_frames)
     app.connect("html-page-context", add_metadata)

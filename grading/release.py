@@ -7,7 +7,6 @@ rewording a task runs nothing.
 
 import argparse
 import copy
-import hashlib
 import json
 import re
 import time
@@ -23,11 +22,10 @@ from book import notebooks
 from . import masters
 from .masters import Master, MasterError, grade_id
 from .report import write
+from .starter import KERNEL, canonical, entangled, starter
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = re.compile(r"(<!-- assignments: .*? -->\n).*?(<!-- end -->)", re.DOTALL)
-KEPT = ("nbgrader", "tags", "mystnb", "deletable", "editable")
-KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
 def solve(master: Master, folder: Path) -> nbformat.NotebookNode:
@@ -76,47 +74,6 @@ def results(solved: nbformat.NotebookNode) -> dict[str, str]:
 def _fenced(text: str) -> str:
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"{fence}text\n{text.rstrip()}\n{fence}"
-
-
-def starter(master: Master, shown: dict[str, str], stamp: str) -> nbformat.NotebookNode:
-    """The notebook for students: no solutions, no hidden tests, the expected results beside."""
-    # Here, because the import takes seconds and marking does not need it.
-    from nbgrader.preprocessors import ClearHiddenTests, ClearSolutions, LockCells
-
-    notebook = copy.deepcopy(master.notebook)
-    notebook.metadata.kernelspec = KERNEL
-    for step in (ClearSolutions(text_stub="*Your answer here.*"), ClearHiddenTests(), LockCells()):
-        notebook, _ = step.preprocess(notebook, {})
-    cells = []
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
-        name = grade_id(cell)
-        if name in shown:
-            own = {"schema_version": 3, "grade": False, "solution": False, "locked": True,
-                   "task": False, "grade_id": name.replace("show-", "expected-")}  # fmt: skip
-            look = {"nbgrader": own, "deletable": False, "editable": False}
-            cells.append(nbformat.v4.new_markdown_cell(shown[name], metadata=look))
-        cells.append(cell)
-    own = {"assignment": master.name, "title": master.title, "key": stamp}
-    return canonical(cells, own | {"generated_from": "master.ipynb"})
-
-
-def canonical(cells: list, own: dict) -> nbformat.NotebookNode:
-    """A notebook whose bytes depend on its content only."""
-    seen: dict[str, int] = {}
-    clean = []
-    for cell in cells:
-        cell = copy.deepcopy(cell)
-        cell.metadata = {name: cell.metadata[name] for name in KEPT if name in cell.metadata}
-        name = grade_id(cell) or hashlib.sha256(cell.source.encode()).hexdigest()[:12]
-        seen[name] = seen.get(name, 0) + 1
-        cell.id = name[:60] if seen[name] == 1 else f"{name[:60]}-{seen[name]}"
-        clean.append(cell)
-    metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}, "ntkcourse": own}
-    notebook = nbformat.v4.new_notebook(cells=clean, metadata=metadata)
-    nbformat.validate(notebook)
-    return notebook
 
 
 def stored(path: Path) -> tuple[str, dict[str, str]]:
@@ -170,6 +127,8 @@ def problems(path: Path) -> list[str]:
         master = masters.read(path)
     except (MasterError, ValueError) as error:
         return [str(error)]
+    if faults := entangled(master):
+        return faults
     target, stamp = path.with_name("starter.ipynb"), notebooks.key(master.notebook, ROOT)
     key, shown = stored(target)
     if key != stamp:

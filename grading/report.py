@@ -10,20 +10,37 @@ import re
 from pathlib import Path
 
 STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 50rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; width: 100% }
-th, td { text-align: left; vertical-align: top; padding: .4rem .6rem }
-tr { border-bottom: 1px solid #bbb }
-td.mark { white-space: nowrap } .full { color: #1c6b3f } .none { color: #9b2c3f }
-pre { overflow-x: auto; background: #f3f3f3; padding: .6rem }
+:root { color-scheme: light dark; --good: #1c6b3f; --bad: #9b2c3f; --line: #8886; --ground: #8881 }
+@media (prefers-color-scheme: dark) { :root { --good: #7fd0a2; --bad: #f0a0ae } }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 44rem; margin: 1.5rem auto; padding: 0 1rem;
+       overflow-wrap: anywhere }
+h1 { font-size: 1.4rem; line-height: 1.25 } h2 { font-size: 1.1rem; margin-top: 2rem }
+.sum { font-size: 1.2rem } .next { border-left: .25rem solid var(--bad); padding-left: .8rem }
+ol { list-style: none; padding: 0 } li { border-top: 1px solid var(--line); padding: .6rem 0 }
+li p { margin: .2rem 0 0 } .head { display: flex; gap: 1rem; justify-content: space-between }
+.mark { white-space: nowrap } .full .mark { color: var(--good) } .none .mark { color: var(--bad) }
+pre { overflow: auto; max-height: 24rem; background: var(--ground); padding: .6rem;
+      white-space: pre-wrap }
 """
+WRITTEN = ["student", "assignment", "task", "score"]
+# A cell that a spreadsheet takes for a formula; it may also begin after another table's separator.
+FORMULA = re.compile(r"(^|[,;|\t])([\s'\"]*)(?=[=+\-@\t\r＝＋－＠])")
 
 
-def write(path: Path, text: str) -> None:
+def private(folder: Path) -> None:
+    """Make a folder that nobody else can look into."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def write(path: Path, text: str, mode: int = 0o644) -> None:
     """Replace a file in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".tmp")
-    draft.write_text(text, encoding="utf-8")
+    draft.unlink(missing_ok=True)
+    with open(
+        os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8"
+    ) as f:
+        f.write(text)
     os.replace(draft, path)
 
 
@@ -49,23 +66,38 @@ def stored(out: Path, student: str, master, stamp: str) -> dict | None:
     return record if record.get("key") == stamp else None
 
 
-def written_marks(path: Path) -> dict[tuple[str, str, str], float]:
-    """Marks given by hand, from a table with the columns student, assignment, task and score."""
+def written_marks(path: Path) -> dict[tuple[str, str, str], float | None]:
+    """Marks given by hand, from a table with these columns; an empty score takes a mark back."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         rows = csv.DictReader(file)
-        needed = ["student", "assignment", "task", "score"]
-        if missing := set(needed) - set(rows.fieldnames or []):
-            raise ValueError(f"expected columns {needed} in {path}, {sorted(missing)} are missing")
-        marks = {}
+        if missing := set(WRITTEN) - set(rows.fieldnames or []):
+            raise ValueError(f"expected columns {WRITTEN} in {path}, {sorted(missing)} are missing")
+        marks: dict[tuple[str, str, str], float | None] = {}
         for row in rows:
             try:
-                score = float(row["score"])
-            except (TypeError, ValueError):
+                score = float(row["score"]) if (row["score"] or "").strip() else None
+            except ValueError:
                 raise ValueError(
                     f"expected a number as score in line {rows.line_num} of {path}, "
                     f"got {row['score']!r}"
                 ) from None
             marks[row["student"], row["assignment"], row["task"]] = score
+    return marks
+
+
+def remembered(out: Path, given: dict, records: list[dict]) -> dict:
+    """The hand marks of earlier runs with those given now; these are checked, then all are kept."""
+    path = out / "written.csv"
+    with_written(records, {place: score for place, score in given.items() if score is not None})
+    marks = (written_marks(path) if path.exists() else {}) | given
+    marks = {place: score for place, score in marks.items() if score is not None}
+    if marks:
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerows([WRITTEN, *((*place, score) for place, score in sorted(marks.items()))])
+        write(path, text.getvalue(), mode=0o600)
+    elif path.exists():
+        path.unlink()
     return marks
 
 
@@ -98,9 +130,11 @@ def total(record: dict) -> tuple[float, float, bool]:
     return score, points, None in given
 
 
-def write_all(out: Path, records: list[dict], marks: dict | None = None) -> None:
+def write_all(out: Path, records: list[dict], given: dict | None = None) -> None:
     """The table, and for every record a page and a file for Gradescope."""
-    records = with_written(records, marks or {})
+    known = {(r["student"], r["assignment"], w["name"]) for r in records for w in r["written"]}
+    marks = remembered(out, given or {}, records)
+    records = with_written(records, {place: marks[place] for place in marks if place in known})
     write(out / "marks.csv", table(records))
     for record in records:
         name = file_name(record["student"], record["assignment"])
@@ -133,32 +167,45 @@ def table(records: list[dict]) -> str:
 
 
 def _cell(value) -> str:
-    """A cell that no spreadsheet takes for a formula."""
+    """A cell that no spreadsheet takes for a formula, whatever separator it believes in."""
     if value is None:
         return ""
     if isinstance(value, int | float):
         return f"{value:g}"
-    return f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+    return FORMULA.sub(r"\1\2'", " ".join(value.splitlines()))
+
+
+def advice(record: dict) -> str:
+    """What to look at next."""
+    if record["refused"]:
+        return "Mend what is said above and hand in again."
+    lost = [part for part in record["tasks"] if part["score"] < part["points"]]
+    if not lost:
+        return ""
+    first = min(lost, key=lambda part: "not solved yet" in part["message"])
+    return (
+        f"Look next at {first['title']}: run its test cell after restarting the kernel, and call "
+        "the function with other sizes than the test does."
+    )
 
 
 def page(record: dict) -> str:
     """The report for a student: marks and a sentence per task; everything escaped."""
     e = html.escape
     score, points, partial = total(record)
-    rows = []
-    for part in record["tasks"]:
-        look = "full" if part["score"] == part["points"] else "none"
-        rows.append(
-            f'<tr><td>{e(part["title"])}</td><td class="mark {look}">{part["score"]:g} of '
-            f"{part['points']:g}</td><td>{e(part['message'])}</td></tr>"
-        )
-    for part in record["written"]:
-        given = "to be marked by hand" if part["score"] is None else f"{part['score']:g} of"
-        rows.append(
-            f'<tr><td>{e(part["title"])}</td><td class="mark">{given} {part["points"]:g}</td>'
-            "<td>marked by hand</td></tr>"
+    items = []
+    for part in (*record["tasks"], *record["written"]):
+        by_hand = "message" not in part
+        given = "–" if part["score"] is None else f"{part['score']:g}"
+        look = "" if by_hand else "full" if part["score"] == part["points"] else "none"
+        said = "" if by_hand and part["score"] is not None else part.get("message", "by hand")
+        items.append(
+            f'<li class="{look}"><div class="head"><strong>{e(part["title"])}</strong>'
+            f'<span class="mark">{given} of {part["points"]:g}</span></div>'
+            f"{f'<p>{e(said)}</p>' if said else ''}</li>"
         )
     remarks = "".join(f"<p>{e(text)}</p>" for text in record["remarks"])
+    then = f'<p class="next">{e(advice(record))}</p>' if advice(record) else ""
     printed = f"<h2>What the code printed</h2><pre>{e(record['output'])}</pre>"
     title = e(f"{record['title'] or 'Homework'}: {record['student']}")
     return (
@@ -167,11 +214,9 @@ def page(record: dict) -> str:
         "style-src 'unsafe-inline'\">"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>"
-        f"<p><strong>{score:g} of {points:g} points</strong>"
-        f"{'; some tasks are still to be marked by hand' if partial else ''}</p>{remarks}"
-        "<table><thead><tr><th>task</th><th>points</th><th>feedback</th></tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table>{printed if record['output'] else ''}"
-        "</body></html>\n"
+        f'<p class="sum"><strong>{score:g} of {points:g} points</strong>'
+        f"{'; some tasks are still to be marked by hand' if partial else ''}</p>{remarks}{then}"
+        f"<ol>{''.join(items)}</ol>{printed if record['output'] else ''}</body></html>\n"
     )
 
 

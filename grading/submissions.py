@@ -4,7 +4,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,73 +13,111 @@ from .masters import grade_id
 MB = 1 << 20
 SIZE = 20 * MB
 CELLS = 2000
+FILES = 50  # of one student that are looked at
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A file that a student handed in, not yet read."""
+    """A file that a student handed in, not yet read; or why there is none."""
 
     student: str
     path: Path
+    problem: str = ""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A code cell of a submission: the name that the starter gave it, and its source."""
+    """A code cell: the name that the starter gave it, its source, its place in the notebook."""
 
     name: str
     source: str
+    number: int = 0
 
 
 class RefusedError(ValueError):
     """A submission that cannot be marked; the text is for the student."""
 
 
-def find(folder: Path, assignment: str | None) -> list[Submission]:
-    """`<student>.ipynb` and `<student>/<assignment>.ipynb`, sorted by student and file."""
+def find(folder: Path) -> list[Submission]:
+    """Everything in a folder, sorted: `<student>.ipynb`, the notebooks in `<student>/`, the rest.
+
+    Whatever somebody managed to hand in gets an entry, never an error that stops the others.
+    """
     if not folder.is_dir():
         raise NotADirectoryError(f"expected a folder with submissions, got {folder}")
-    return sorted(_found(folder, assignment), key=lambda s: (s.student, s.path.name))
-
-
-def _found(folder: Path, assignment: str | None) -> Iterator[Submission]:
+    found: list[Submission] = []
     for entry in os.scandir(folder):
-        path = Path(entry.path)
-        if entry.name.startswith("."):
+        if entry.name.startswith(".") or entry.name == "__MACOSX":
             continue
-        if entry.is_dir(follow_symlinks=False):
-            inside = [p for p in path.iterdir() if p.suffix == ".ipynb"]
-            if assignment is not None:
-                inside = [path / f"{assignment}.ipynb"]
-            for file in inside:
-                yield Submission(printable(entry.name), file)
-        elif path.suffix == ".ipynb" or entry.is_symlink():
-            yield Submission(printable(path.stem), path)
+        try:
+            found += _handed_in(entry)
+        except OSError as error:
+            reason = f"expected a folder or file that can be read, got: {error.strerror}"
+            found.append(Submission(name(entry.name), Path(entry.path), reason))
+    return sorted(found, key=lambda s: (s.student, s.path.name))
+
+
+def _handed_in(entry: os.DirEntry) -> list[Submission]:
+    path = Path(entry.path)
+    if not entry.is_dir(follow_symlinks=False):
+        if _is_notebook(entry.name):
+            return [Submission(name(path.stem), path)]
+        if entry.is_symlink():
+            kind = "a symbolic link"
+        else:
+            kind = name(entry.name)
+            kind += ", an archive: unpack it" if path.suffix in (".zip", ".gz", ".7z") else ""
+        return [Submission(name(entry.name), path, f"expected a notebook (.ipynb), got {kind}")]
+    inside = sorted(other for other in os.listdir(path) if not other.startswith("."))
+    books = [path / other for other in inside if _is_notebook(other)][:FILES]
+    if books:
+        return [Submission(name(entry.name), book) for book in books]
+    listed = ", ".join(name(other) for other in inside[:5]) or "nothing"
+    reason = f"expected a notebook (.ipynb) in the folder, got {listed}"
+    return [Submission(name(entry.name), path, reason)]
+
+
+def _is_notebook(text: str) -> bool:
+    return text.lower().endswith(".ipynb")
+
+
+def name(text: str) -> str:
+    """A file's name as text; characters that one cannot see are written out, so none look alike."""
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(
+        ascii(c)[1:-1] if c != " " and unicodedata.category(c)[0] in "CZ" else c for c in text
+    )
 
 
 def printable(text: str, length: int | None = None) -> str:
     """A text that can be stored as UTF-8 and shown: no lone surrogates, no control characters."""
     text = text.encode("utf-8", "backslashreplace").decode()
-    text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", "�", text)
+    text = re.sub(
+        r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]", "�", text
+    )
     text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x…", text)  # addresses differ from run to run
     return text if length is None or len(text) <= length else text[:length] + " …"
 
 
 def load(path: Path) -> bytes:
-    """The bytes of a plain file of at most 20 MB; links and devices are refused."""
+    """The bytes of a plain file of at most 20 MB; links, folders and devices are refused."""
     try:
-        status = path.lstat()
-        if stat.S_ISLNK(status.st_mode):
+        if stat.S_ISLNK(path.lstat().st_mode):
             raise RefusedError("expected a notebook file, got a symbolic link")
         # No following and no waiting: the file may have been exchanged, or be a pipe.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                raise RefusedError("expected a notebook file, got a folder, device or pipe")
+            content = b""
+            if status.st_size <= SIZE:
+                with os.fdopen(os.dup(handle), "rb") as file:
+                    content = file.read(SIZE + 1)
+        finally:
+            os.close(handle)
     except OSError as error:
         raise RefusedError(f"expected a notebook file, got: {error.strerror}") from error
-    with os.fdopen(handle, "rb") as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise RefusedError("expected a notebook file, got a device, pipe or folder")
-        content = file.read(SIZE + 1) if status.st_size <= SIZE else b""
     if status.st_size > SIZE or len(content) > SIZE:
         raise RefusedError(
             f"expected a file of at most {SIZE // MB} MB, got {status.st_size / MB:.0f} MB; "
@@ -131,5 +169,5 @@ def code_cells(notebook: dict) -> list[Cell]:
             source = "".join(source)
         if not isinstance(source, str):
             raise RefusedError(f"expected text in cell {number}, got something else")
-        cells.append(Cell(printable(grade_id(cell), 80), source))
+        cells.append(Cell(printable(grade_id(cell), 80), source, number))
     return cells

@@ -59,6 +59,27 @@ def pair(x, y) -> tuple[Array, Array]:
     return x, y
 
 
+def data(x, y) -> tuple[Array, Array]:
+    """Points and one target for each of them."""
+    x = gathered(points(x))
+    return x, gathered(targets(y, x))
+
+
+def square(matrix, name: str) -> Float[Array, "n n"]:
+    """A matrix with as many rows as columns, to be decomposed."""
+    matrix = points(matrix, name)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"expected {name} of shape (n, n), got shape {matrix.shape}")
+    return solvable(matrix)
+
+
+def solvable(matrix: Array) -> Array:
+    """A matrix in single or double precision: there are no solvers for half precision."""
+    if jnp.finfo(matrix.dtype).bits < 32:
+        raise TypeError(f"expected float32 or float64 to solve with, got {matrix.dtype}")
+    return matrix
+
+
 def targets(y, x: Array, name: str = "y") -> Float[Array, "n ..."]:
     """One target per point of ``x``: shape (n,) or (n, c), in the dtype of ``x`` if integer."""
     y = finite(y, name, x.dtype)
@@ -87,6 +108,24 @@ def number(value, name: str, *, above: float | None = None, least: float | None 
     if least is not None and not value >= least:
         raise ValueError(f"expected {name} >= {least:g}, got {value!r}")
     return value
+
+
+def lengthscale(value):
+    """A positive number, or one positive number per coordinate."""
+    if np.ndim(value) == 0:
+        return number(value, "lengthscale", above=0)
+    value = finite(value, "lengthscale")
+    if value.ndim != 1 or value.size == 0 or (known(value) and not np.all(np.asarray(value) > 0)):
+        raise ValueError(f"expected lengthscale > 0, a number or one per coordinate, got {value}")
+    return value
+
+
+def gathered(array: Array) -> Array:
+    """The array on every device, where a mesh with explicit axes has it in parts."""
+    parts = jax.typeof(array).sharding.spec
+    if all(part is None for part in parts):
+        return array
+    return jax.sharding.reshard(array, jax.sharding.PartitionSpec(*[None] * array.ndim))
 
 
 def count(value, name: str, least: int = 1) -> int:
@@ -138,6 +177,9 @@ def weights(a, x: Array, name: str = "weights") -> Float[Array, " n"]:
 
 def random_key(key, purpose: str) -> PRNGKeyArray:
     """A JAX random key; None is refused because nothing in the package is random unasked."""
-    if key is None:
-        raise ValueError(f"expected a key for {purpose}, got None; pass key=jax.random.key(0)")
+    if not isinstance(key, jax.Array) or not (
+        jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.dtype == jnp.uint32
+    ):
+        what = "None" if key is None else f"{type(key).__name__} {key!r}"
+        raise ValueError(f"expected a key for {purpose}, got {what}; pass key=jax.random.key(0)")
     return key

@@ -7,6 +7,7 @@ together with a machine-readable record, and the ledger page is made from those 
 import math
 import re
 import sys
+from typing import NamedTuple
 
 import numpy as np
 
@@ -75,6 +76,76 @@ def check(
     if spread is not None:
         record["range"] = _range(spread, step, relation).strip()
     _publish(f"✓ {claim}  {sentence}", record)
+
+
+class Slope(NamedTuple):
+    """What :func:`slope` measured."""
+
+    median: float
+    interval: tuple[float, float] | None
+    local: np.ndarray
+    each: np.ndarray
+
+    def __str__(self) -> str:
+        between = "" if self.interval is None else "[{:.2f}, {:.2f}], ".format(*self.interval)
+        return f"{self.median:.2f} ({between}local {', '.join(f'{p:.2f}' for p in self.local)})"
+
+
+def slope(x, y) -> Slope:
+    r"""The exponent p of :math:`y \propto x^p`: least squares of log y on log x, seed by seed.
+
+    ``y`` is (len(x), seeds), or (len(x),) for a curve without chance. Gives the ``median`` over
+    seeds; the ``interval`` between two of the seeds' slopes that contains the true median with
+    probability 95 % or more, whatever their law (None for fewer than six seeds); the ``local``
+    slopes from each x to the next (medians), which show whether the rate has settled; and ``each``
+    seed's slope, to be given to :func:`check`. It prints as one line.
+    """
+    x, y = _reals(x, "x"), _reals(y, "y")
+    if x.ndim != 1 or len(x) < 2 or np.any(x <= 0) or np.any(np.diff(x) <= 0):
+        raise ValueError(f"expected at least two increasing x > 0, got {x}")
+    if y.ndim not in (1, 2) or len(y) != len(x) or y.size == 0:
+        raise ValueError(f"expected y of shape ({len(x)}, seeds), got shape {y.shape}")
+    if np.any(y <= 0):
+        raise ValueError(f"expected y > 0, of which there is a logarithm, got {y.min()}")
+    u, v = np.log(x), np.log(y.reshape(len(x), -1))
+    centred = u - u.mean()
+    each = centred @ v / (centred @ centred)
+    local = np.median(np.diff(v, axis=0) / np.diff(u)[:, None], axis=1)
+    # The median is below the k-th smallest of n with probability P(Binomial(n, 1/2) < k).
+    n, below, k = len(each), 0.0, 0
+    while (below := below + math.comb(n, k) / 2**n) <= 0.025:
+        k += 1
+    ordered = np.sort(each)
+    interval = (float(ordered[k - 1]), float(ordered[-k])) if k else None
+    return Slope(float(np.median(each)), interval, local, each)
+
+
+def standard_errors(samples, expected) -> np.ndarray:
+    r"""The distance of a mean from what is expected, in standard errors, entry by entry.
+
+    .. math:: \frac{|\bar s - \text{expected}|}{\hat\sigma / \sqrt n}, \qquad
+              \hat\sigma^2 = \frac1{n-1} \sum_i (s_i - \bar s)^2
+
+    ``samples`` is (n, ...), one draw per row; ``expected`` has the shape of a draw. Samples that
+    are all equal are at distance 0 or infinity.
+    """
+    samples, expected = _reals(samples, "samples"), _reals(expected, "expected")
+    if samples.ndim == 0 or len(samples) < 2:
+        raise ValueError(f"expected two or more samples as rows, got shape {samples.shape}")
+    if expected.shape != samples.shape[1:] and expected.ndim > 0:
+        raise ValueError(f"expected shape {samples.shape[1:]}, got expected {expected.shape}")
+    gap = np.abs(samples.mean(0) - expected)
+    error = samples.std(0, ddof=1) / math.sqrt(len(samples))
+    return np.divide(gap, error, out=np.where(gap > 0, np.inf, 0.0), where=error > 0)
+
+
+def _reals(values, name: str) -> np.ndarray:
+    array = np.asarray(values)
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"expected {name} as real numbers, got {array.dtype}")
+    if not np.all(np.isfinite(array)):
+        raise ValueError(f"expected finite {name}, got NaN or infinity")
+    return array.astype(float)
 
 
 def _bound(below, at_least, near, within) -> tuple[str, float, float]:

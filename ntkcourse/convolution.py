@@ -1,11 +1,11 @@
 r"""Infinitely wide convolutional networks: kernels as functions of two images (h, w, c).
 
-Each hidden layer is a 3 x 3 convolution with circular padding, weight variance
-:math:`\sigma_w^2 / (9 c_{in})`, then the activation. The readout is dense: on the average over
-all positions (``pooling=True``), weight variance :math:`\sigma_w^2 / c_{in}`, or on the flattened
-image, :math:`\sigma_w^2 / (h w c_{in})`. ``depth`` counts the readout: depth 2 has one
-convolution. All weights and biases are trained, in the scaling of :mod:`ntkcourse.infinite`.
-Used in chapter :ref:`benchmark`.
+Each hidden layer is a 3 x 3 convolution, weight variance :math:`\sigma_w^2 / (9 c_{in})`, then
+the activation. ``padding`` is "circular" or "zero"; ``stride`` s keeps every s-th row and column.
+The readout is dense: on the average over all positions (``pooling=True``), weight variance
+:math:`\sigma_w^2 / c_{in}`, or on the flattened image, :math:`\sigma_w^2 / (h w c_{in})`.
+``depth`` counts the readout: depth 2 has one convolution. All weights and biases are trained, in
+the scaling of :mod:`ntkcourse.infinite`. Used in chapter :ref:`benchmark`.
 """
 
 from functools import lru_cache
@@ -13,77 +13,66 @@ from functools import lru_cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
 
 from ntkcourse import checks
-from ntkcourse.activations import Activation
-from ntkcourse.infinite import dual
+from ntkcourse.infinite import Activation, State, dense, nonlinearity
 from ntkcourse.kernels import Kernel
+
+PADDING = {"circular": "wrap", "zero": "constant"}
 
 
 @lru_cache
-def _recursion(depth, activation, pooling, tangent):
-    kappa, kappa_dot = dual(activation)
+def _mean_of_three(n, padding, stride, together):
+    """The matrix that takes the mean at p - 1, p and p + 1 of n positions p, each stride-th kept.
+
+    With ``together`` for pairs (p, q) that move together, n^2 of them. A matrix, for from shifted
+    slices the compiler would compute the layers below three times over, at each layer.
+    """
+    wide = np.pad(np.eye(n), ((1, 1), (0, 0)), PADDING[padding])
+    shifts = [wide[i : i + n : stride] for i in range(3)]
+    return sum(np.kron(s, s) if together else s for s in shifts) / 3
+
+
+@lru_cache
+def _recursion(depth, activation, pooling, padding, stride, tangent):
+    phi = nonlinearity(activation)
+
+    def window(a):
+        # axes: rows of x, rows of y, columns of x, columns of y. With pooling every position of x
+        # meets every one of y; without, only equal positions do, and the axes of y have length 1
+        rows, columns = (
+            jnp.asarray(_mean_of_three(max(n, m), padding, stride, n == m), a.dtype)
+            for n, m in (a.shape[:2], a.shape[2:])
+        )
+        flat = rows @ a.reshape(rows.shape[1], columns.shape[1]) @ columns.T
+        return flat.reshape([min(n, -(-n // stride)) for n in a.shape])
 
     @jax.jit
     def kernel(sigma_w, sigma_b, x, y):
         x, y = checks.pair(x, y)
         if x.ndim != 3:
             raise ValueError(f"expected images of shape (h, w, c), got shape {x.shape}")
-        h, w, c = x.shape
-        # entry [r, p] of a covariance is for position p of x and p + r of y: a window moves p
-        # and leaves r alone, and without pooling only r = 0 is ever needed
-        offsets = np.array(list(np.ndindex(h, w)) if pooling else [(0, 0)])
-        rows, columns = (offsets.T[:, :, None, None] + np.indices((h, w))[:, None]) % [
-            [[[h]]],
-            [[[w]]],
-        ]
-
-        def moved(a):  # a at p + r
-            return a[rows, columns]
-
-        def window(a):  # the mean over 3 x 3 positions, around the corners of the image
-            return _mean_of_three(h, a.dtype) @ a @ _mean_of_three(w, a.dtype)
-
-        def affine(inner):
-            return sigma_w**2 * inner + sigma_b**2
-
-        def activate(state):
-            q11, q12, q22, theta = state
-            variances = q11[None], moved(q22)
-            post = kappa(variances[0], q12, variances[1])
-            if tangent:
-                theta = sigma_w**2 * kappa_dot(variances[0], q12, variances[1]) * theta
-            return kappa(q11, q11, q11), post, kappa(q22, q22, q22), theta
-
-        def convolve(_, state):
-            q11, post, q22, theta = activate(state)
-            q11, q12, q22 = (affine(window(q)) for q in (q11, post, q22))
-            return q11, q12, q22, q12 + window(theta) if tangent else q12
-
-        q11, q12, q22 = (jnp.sum(a * b, -1) / c for a, b in ((x, x), (x[None], moved(y)), (y, y)))
-        if depth == 1:
-            return affine(jnp.mean(q12))
-        q11, q12, q22 = (affine(window(q)) for q in (q11, q12, q22))
-        state = jax.lax.fori_loop(2, depth, convolve, (q11, q12, q22, q12))
-        _, post, _, theta = activate(state)
-        readout = affine(jnp.mean(post))
-        return readout + jnp.mean(theta) if tangent else readout
+        affine = dense(sigma_w, sigma_b)
+        u = x[:, None, :, None]
+        v = y[None, :, None] if pooling else y[:, None, :, None]
+        xx, xy, yy = (jnp.sum(a * b, -1) / x.shape[-1] for a, b in ((u, u), (u, v), (v, v)))
+        s = State(xx, xy, yy, jnp.zeros_like(xy))
+        for _ in range(depth - 1):
+            s = phi(affine(State(*map(window, s))))
+        s = affine(State(*(jnp.mean(a) for a in s)))
+        return s.theta if tangent else s.xy
 
     return kernel
 
 
-@lru_cache
-def _mean_of_three(n, dtype):
-    """The matrix that averages each of n entries on a ring with its two neighbours."""
-    return np.mean([np.roll(np.eye(n, dtype=dtype), s, 0) for s in (-1, 0, 1)], 0, dtype=dtype)
-
-
-def _kernel(depth, activation, sigma_w, sigma_b, pooling, tangent):
-    depth = checks.count(depth, "depth")
+def _kernel(depth, activation, sigma_w, sigma_b, pooling, padding, stride, tangent):
+    depth, stride = checks.count(depth, "depth"), checks.count(stride, "stride")
     sigma_w = checks.number(sigma_w, "sigma_w", above=0)
     sigma_b = checks.number(sigma_b, "sigma_b", least=0)
-    return Partial(_recursion(depth, activation, bool(pooling), tangent), sigma_w, sigma_b)
+    if padding not in PADDING:
+        raise ValueError(f"expected padding 'circular' or 'zero', got {padding!r}")
+    form = _recursion(depth, activation, bool(pooling), padding, stride, tangent)
+    return Kernel(form, (sigma_w, sigma_b))
 
 
 def nngp(
@@ -92,6 +81,8 @@ def nngp(
     sigma_w: float = 2**0.5,
     sigma_b: float = 0.0,
     pooling: bool = True,
+    padding: str = "circular",
+    stride: int = 1,
 ) -> Kernel:
     r"""The covariance of an infinitely wide convolutional network at initialisation.
 
@@ -103,7 +94,7 @@ def nngp(
 
     and the readout takes the mean over all pairs (p, q), or over p = q without pooling.
     """
-    return _kernel(depth, activation, sigma_w, sigma_b, pooling, tangent=False)
+    return _kernel(depth, activation, sigma_w, sigma_b, pooling, padding, stride, tangent=False)
 
 
 def ntk(
@@ -112,10 +103,12 @@ def ntk(
     sigma_w: float = 2**0.5,
     sigma_b: float = 0.0,
     pooling: bool = True,
+    padding: str = "circular",
+    stride: int = 1,
 ) -> Kernel:
     r"""The tangent kernel of an infinitely wide convolutional network, all layers trained.
 
     .. math:: \Theta^1 = \Sigma^1, \qquad
               \Theta^{l+1} = \Sigma^{l+1} + \sigma_w^2 A(\dot\kappa(\Sigma^l)\, \Theta^l)
     """
-    return _kernel(depth, activation, sigma_w, sigma_b, pooling, tangent=True)
+    return _kernel(depth, activation, sigma_w, sigma_b, pooling, padding, stride, tangent=True)

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import sklearn.datasets
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ntkcourse import checks
@@ -26,14 +25,37 @@ def sphere(n: int, d: int, radius: float = 1.0, *, key: PRNGKeyArray) -> Float[A
 
 
 def table(name: str) -> tuple[Float[Array, "n d"], Array]:
-    """Inputs and targets of a data set, the inputs standardised column by column.
+    """Inputs and targets of a data set, as they are: not scaled, in the order of the source.
 
-    Names: diabetes (regression), wine, breast_cancer, digits (classes 0, 1, ...). Columns that
-    are constant become 0.
+    Names: diabetes (regression), wine, breast_cancer, digits (classes 0, 1, ...). First split,
+    then :func:`standardise`.
     """
     if name not in TABLES:
         raise ValueError(f"expected a data set among {', '.join(TABLES)}, got {name!r}")
-    x, y = getattr(sklearn.datasets, f"load_{name}")(return_X_y=True)
-    x, y = jnp.asarray(x, float), jnp.asarray(y)
-    deviation = jnp.std(x, axis=0)
-    return (x - jnp.mean(x, axis=0)[None]) / jnp.where(deviation > 0, deviation, 1)[None], y
+    try:
+        import sklearn.datasets
+    except ImportError as error:
+        raise ImportError('tables need scikit-learn: pip install "ntkcourse[book]"') from error
+    # scikit-learn would scale this one, by all of its rows
+    raw = {"scaled": False} if name == "diabetes" else {}
+    x, y = getattr(sklearn.datasets, f"load_{name}")(return_X_y=True, **raw)
+    return jnp.asarray(x, float), jnp.asarray(y)
+
+
+def standardise(train: Float[Array, "n d"], *others: Array) -> tuple[Array, ...]:
+    r"""Columns of mean 0 and variance 1 on the training rows; the same map for all ``others``.
+
+    .. math:: x_j \mapsto (x_j - \bar x_j) / \hat\sigma_j, \qquad
+              \hat\sigma_j^2 = \frac1n \sum_i (x_{ij} - \bar x_j)^2
+
+    Mean and variance are those of ``train`` alone: rows to be tested on, which tell of
+    themselves through a common scale, stay unseen. A column that is constant there is
+    only centred. Gives one array per argument.
+    """
+    train = checks.points(train, "train")
+    arrays = (train, *(checks.points(other, "others", like=train) for other in others))
+    mean, deviation = jnp.mean(train, axis=0), jnp.std(train, axis=0)
+    # a constant column has a deviation of the size of rounding, which must not be divided by
+    floor = 100 * jnp.finfo(train.dtype).eps * jnp.abs(mean)
+    scale = jnp.where(deviation > floor, deviation, 1)
+    return tuple((array - mean[None]) / scale[None] for array in arrays)

@@ -4,24 +4,22 @@ Colours have one meaning in the whole book and never come alone: each constant b
 a line style, so that `ax.plot(x, y, **figures.KERNEL)` can be told apart without colour.
 """
 
-import base64
-import html
-import io
-import itertools
-import json
-import string
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
+from fractions import Fraction
 from types import MappingProxyType
 
-FRAMES = 80
-DPI = 160
+import numpy as np
+
+from ntkcourse.sliders import DPI, explore, show, value_text
+
+__all__ = ["band", "explore", "guide", "log_ticks", "show", "style", "write"]
 
 NETWORK = MappingProxyType({"color": "#0072b2", "linestyle": "-", "linewidth": 1.2})
 LINEAR = MappingProxyType({"color": "#00805e", "linestyle": "--", "linewidth": 2.0})
 KERNEL = MappingProxyType({"color": "#c65200", "linestyle": "-", "linewidth": 2.6})
 DATA = MappingProxyType({"color": "#111111", "linestyle": "", "marker": "o", "markersize": 5.0})
 WRONG = MappingProxyType({"color": "#a8437c", "linestyle": ":", "linewidth": 2.2})
+GUIDE = MappingProxyType({"color": "#555555", "linestyle": (0, (6, 4)), "linewidth": 1.0})
 
 
 def style() -> None:
@@ -49,172 +47,65 @@ def style() -> None:
     )
 
 
-def show(figure, *, alt: str) -> None:
-    """Display a figure with its alternative text, which says what is to be seen in it.
-
-    The text is stored beside the picture; the site refuses a figure without one.
-    """
-    alt = _alt_text(alt)
-    picture, (width, height) = _png(figure)
-    data = {"image/png": base64.b64encode(picture).decode(), "text/plain": alt}
-    _publish(data, {"image/png": {"width": width, "height": height}})
-
-
-def explore(
-    draw: Callable,
-    *,
-    alt: str | Callable[..., str],
-    labels: dict[str, str] | None = None,
-    animate: bool = False,
-    **values: Sequence,
+def band(
+    ax, x, samples, look: Mapping, *, label: str = "", at=None, quantiles=(0, 1), **changes
 ) -> None:
-    """Display a picture with one slider per parameter (one or two of them).
+    """Draw the median over seeds as a line and their range as a band.
 
-    ``draw(**parameters)`` returns a figure; every keyword argument lists the values of one
-    parameter: ``explore(draw, sigma_b=[0, 0.5, 1], alt="…")``. ``alt`` describes each frame: a
-    function of the same parameters, or a template such as "… at bias {sigma_b}". ``labels`` gives
-    parameters a display name. With ``animate`` the first parameter is time and can be played.
-
-    A live notebook shows widgets that call ``draw``; the static site shows frames drawn here.
+    ``samples`` is (len(x), seeds), as :func:`ntkcourse.training.sweep` returns it and as
+    ``ax.plot`` takes it. ``look`` is one of the constants above, ``changes`` go to the line.
+    ``quantiles`` are the edges of the band, (0, 1) the whole range; a caption says which they are.
+    ``label`` stands ``at`` a point, at the end of the line if None.
     """
-    labels = _check_exploration(draw, values, labels or {})
-    describe = _describer(alt, values)
-    frames, sizes = [], set()
-    for chosen in itertools.product(*values.values()):
-        parameters = dict(zip(values, chosen, strict=True))
-        picture, size = _png(draw(**parameters))
-        frames.append((picture, _alt_text(describe(**parameters))))
-        sizes.add(size)
-    if len(sizes) > 1:
-        raise ValueError(f"expected every frame to have the same size, got {sorted(sizes)}")
-    data = {"text/plain": frames[0][1], "text/html": _static(frames, size, values, labels, animate)}
-    if _in_notebook():
-        data = _live(draw, frames[0][0], size, values, labels, animate) | data
-    _publish(data, {})
+    x, samples = np.asarray(x), np.asarray(samples)
+    if samples.ndim != 2 or len(samples) != len(x):
+        raise ValueError(f"expected samples of shape ({len(x)}, seeds), got {samples.shape}")
+    if not np.all(np.isfinite(samples)):
+        raise ValueError("expected finite samples, got NaN or infinity")
+    low, middle, high = np.quantile(samples, [quantiles[0], 0.5, quantiles[1]], axis=1)
+    ax.plot(x, middle, **{**look, **changes})
+    ax.fill_between(x, low, high, color=look["color"], alpha=0.18, linewidth=0)
+    write(ax, label, at or (x[-1], middle[-1]), look, beside=at is None)
 
 
-def _check_exploration(draw, values: dict, labels: dict) -> dict[str, str]:
-    if not callable(draw):
-        raise TypeError(f"expected draw as a function that returns a figure, got {draw!r}")
-    if len(values) not in (1, 2):
-        raise ValueError(f"expected one or two parameters with their values, got {len(values)}")
-    count = 1
-    for name, steps in values.items():
-        if isinstance(steps, str) or not hasattr(steps, "__len__") or len(steps) < 2:
-            raise ValueError(f"expected a list of at least two values for {name}, got {steps!r}")
-        count *= len(steps)
-    if count > FRAMES:
-        raise ValueError(
-            f"expected at most {FRAMES} frames, each costs a reader some bytes, got {count}"
-        )
-    if unknown := set(labels) - set(values):
-        raise ValueError(f"expected labels for {sorted(values)}, got {sorted(unknown)}")
-    return {name: labels.get(name, name) for name in values}
+def guide(
+    ax, x, exponent: float, *, through: tuple[float, float], label: str | None = None, at=None
+) -> None:
+    r"""Draw the dashed line :math:`y = y_0 (x/x_0)^p` over ``x``, to compare slopes with.
 
-
-def _describer(alt, values: dict) -> Callable[..., str]:
-    if callable(alt):
-        return alt
-    fields = {name for _, name, _, _ in string.Formatter().parse(_alt_text(alt)) if name}
-    if fields != set(values):
-        raise ValueError(
-            f"expected alt to mention every parameter, as in {{{next(iter(values))}}}, "
-            f"so that each frame has its own text, got {alt!r}"
-        )
-    return lambda **chosen: alt.format(**{name: _value_text(v) for name, v in chosen.items()})
-
-
-def _alt_text(alt) -> str:
-    if not isinstance(alt, str):
-        raise TypeError(f"expected alt as text, got {alt!r}")
-    if len(alt.split()) < 4:
-        raise ValueError(f"expected an alt text that says what is to be seen, got {alt!r}")
-    return " ".join(alt.split())
-
-
-def _value_text(value) -> str:
-    if isinstance(value, str):
-        return value
-    digits = 7 if float(value).is_integer() else 3  # 4096 and not 4.1e+03
-    return f"{float(value):.{digits}g}".replace("-", "−")
-
-
-def _png(figure) -> tuple[bytes, tuple[int, int]]:
-    """The figure as a 64-colour PNG without metadata, its size on the page, and no open figure.
-
-    A palette makes frames four times smaller; missing metadata makes two runs give equal bytes.
+    ``through`` is :math:`(x_0, y_0)`. ``label`` None says "slope p", with p as a fraction if it
+    is one; it stands ``at`` a point, at the end of the line if None.
     """
-    if not hasattr(figure, "savefig"):
-        raise TypeError(f"expected a matplotlib figure, got {figure!r}; does draw return it?")
-    import matplotlib.pyplot as plt
-    from PIL import Image
-
-    full = io.BytesIO()
-    figure.savefig(full, format="png", dpi=DPI, facecolor="white")
-    plt.close(figure)
-    small = io.BytesIO()
-    image = Image.open(full).convert("RGB").quantize(64, dither=Image.Dither.NONE)
-    image.save(small, format="png", optimize=True)
-    return small.getvalue(), tuple(round(side * 120 / DPI) for side in image.size)
+    x = np.asarray(x, float)
+    if not min(*x, *through) > 0:
+        raise ValueError(f"expected a guide of positive numbers, got x = {x} through {through}")
+    y = through[1] * (x / through[0]) ** exponent
+    if label is None:
+        ratio = Fraction(exponent).limit_denominator(12)
+        text = str(ratio) if abs(ratio - exponent) < 1e-9 else f"{exponent:.3g}"
+        label = f"slope {text}".replace("-", "−")
+    ax.plot(x, y, **GUIDE)
+    write(ax, label, at or (x[-1], y[-1]), GUIDE, beside=at is None)
 
 
-def _static(frames: list, size: tuple, values: dict, labels: dict, animate: bool) -> str:
-    """The first frame, and as data all frames: the site's script makes the sliders from them."""
-    sources = [
-        "data:image/png;base64," + base64.b64encode(picture).decode() for picture, _ in frames
-    ]
-    data = {
-        "labels": [labels[name] for name in values],
-        "values": [[_value_text(step) for step in steps] for steps in values.values()],
-        "animate": animate,
-        "frames": sources,
-        "alts": [text for _, text in frames],
-    }
-    # "</" inside the data would end the script element early.
-    payload = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
-    return (
-        f'<figure class="explore"><img src="{sources[0]}" alt="{html.escape(frames[0][1])}"'
-        f' width="{size[0]}" height="{size[1]}">'
-        f'<script type="application/json">{payload}</script></figure>'
-    )
+def log_ticks(ax, *, x=None, y=None) -> None:
+    """Make axes logarithmic, with ticks at these numbers only and labels that read 4096, not 4e3.
+
+    A dictionary gives ticks labels of its own, ``x={0.25: "¼", 1: "1"}``.
+    """
+    for name, ticks in (("x", x), ("y", y)):
+        if ticks is None:
+            continue
+        if not len(ticks) or min(ticks) <= 0:
+            raise ValueError(f"expected positive ticks on a logarithmic axis, got {ticks!r}")
+        texts = ticks.values() if isinstance(ticks, Mapping) else map(value_text, ticks)
+        axis = getattr(ax, f"{name}axis")
+        ax.set(**{f"{name}scale": "log"})
+        axis.set_ticks(list(ticks), list(texts))
+        axis.set_ticks([], minor=True)
 
 
-def _live(draw, first: bytes, size: tuple, values: dict, labels: dict, animate: bool) -> dict:
-    """The same exploration as widgets whose callbacks run `draw` in the reader's kernel."""
-    import ipywidgets
-
-    picture = ipywidgets.Image(value=first, format="png", width=size[0], height=size[1])
-    sliders = {
-        name: ipywidgets.SelectionSlider(
-            options=[(_value_text(step), step) for step in steps],
-            description=labels[name],
-            style={"description_width": "initial"},
-        )
-        for name, steps in values.items()
-    }
-
-    def redraw(_change) -> None:
-        picture.value, _ = _png(draw(**{name: slider.value for name, slider in sliders.items()}))
-
-    for slider in sliders.values():
-        slider.observe(redraw, "value")
-    controls = list(sliders.values())
-    if animate:
-        player = ipywidgets.Play(min=0, max=len(controls[0].options) - 1, interval=300)
-        ipywidgets.link((player, "value"), (controls[0], "index"))
-        controls.insert(0, player)
-    return ipywidgets.VBox([picture, *controls])._repr_mimebundle_()
-
-
-def _in_notebook() -> bool:
-    ipython = sys.modules.get("IPython")
-    return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
-
-
-def _publish(data: dict, metadata: dict) -> None:
-    if not _in_notebook():
-        print(data["text/plain"])
-        return
-    from IPython.display import display
-
-    display(data, raw=True, metadata=metadata)
+def write(ax, text: str, at: tuple, look: Mapping, *, beside: bool = False, **changes) -> None:
+    """Write in the colour of what is meant, at a point of the data or a little to its right."""
+    shift = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"} if beside else {}
+    ax.annotate(text, at, **{"color": look["color"], **shift, **changes})

@@ -11,18 +11,20 @@ applied in one place, :func:`velocity`. Derived in chapter :ref:`mean-field`.
 """
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ntkcourse import checks
-from ntkcourse.activations import Activation, resolve
-from ntkcourse.training import solve_flow
+from ntkcourse import checks, odes
+from ntkcourse.duals import Activation, resolve
 
 Energy = Callable[[Array, Array], Array]
+BAND = 2**20
+"""The numbers that a band of pairs of particles may hold at once."""
 
 
 def potential(V: Callable[[Array], Array]) -> Energy:
@@ -31,11 +33,28 @@ def potential(V: Callable[[Array], Array]) -> Energy:
 
 
 def interaction(W: Callable[[Array, Array], Array]) -> Energy:
-    r"""The energy :math:`\frac12 \iint W(x, y) \, d\mu(x) d\mu(y)` of pairs, for symmetric W."""
+    r"""The energy :math:`\frac12 \iint W(x, y) \, d\mu(x) d\mu(y)` of pairs, for symmetric W.
+
+    The matrix of pairs is never stored: it is summed in bands of rows, its derivative too.
+    """
 
     def energy(particles, weights):
-        pairs = jax.vmap(lambda a: jax.vmap(lambda b: W(a, b))(particles))(particles)
-        return jnp.dot(weights, pairs @ weights) / 2
+        n, columns = len(particles), jnp.moveaxis(particles, 0, -1)
+        rows = max(1, min(n, BAND // particles.size))
+        # the last band is filled up with the first particles, of weight 0
+        spare = jnp.arange(-n % rows)
+        cloud = jnp.concatenate([particles, particles[spare]]).reshape(
+            -1, rows, *particles.shape[1:]
+        )
+        masses = jnp.pad(weights, (0, len(spare))).reshape(-1, rows)
+
+        @partial(jax.checkpoint, prevent_cse=False)
+        def band(some):
+            # the long axis last, along which the processor works
+            pairs = jax.vmap(lambda a: jax.vmap(partial(W, a), in_axes=-1)(columns))(some[0])
+            return jnp.sum(some[1] * jnp.sum(pairs * weights[None], axis=1))
+
+        return jnp.sum(jax.lax.map(band, (cloud, masses))) / 2
 
     return energy
 
@@ -85,7 +104,7 @@ def first_variation(
     """
     particles = checks.points(particles, "particles")
     weights = checks.weights(weights, particles)
-    _expect_number(F, particles, weights)
+    _expect_finite(_expect_number(F(particles, weights)))
 
     def at(x):
         cloud = jnp.concatenate([particles, x[None]])
@@ -102,10 +121,13 @@ def first_variation(
     return variation
 
 
-def _expect_number(F, particles, weights):
-    value = F(particles, weights)
+def _expect_number(value):
     if jnp.shape(value) != ():
         raise ValueError(f"expected an energy that is a number, got shape {jnp.shape(value)}")
+    return value
+
+
+def _expect_finite(value):
     if checks.known(value) and not bool(jnp.isfinite(value)):
         raise FloatingPointError(f"the energy is {value} at the particles given")
 
@@ -123,14 +145,15 @@ def wasserstein_flow(
     times: Float[Array, " t"],
     *,
     weights: Float[Array, " n"] | None = None,
-    step: float | None = None,
-    temperature: float = 0.0,
+    step: Any = None,
+    temperature: Any = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "t n d"]:
     r"""The particles at each of the increasing ``times`` of the flow of F, started at time 0.
 
     With ``step=None`` an adaptive method of order 5; otherwise explicit Euler, each interval
-    between two times cut into equal steps of at most ``step``. ``temperature`` tau > 0 adds
+    between two times cut into equal steps of at most ``step``, at most 64^3 of them.
+    ``temperature`` tau > 0 adds
     Langevin noise :math:`\sqrt{2\tau}\, dB` to each particle, the flow of
     :math:`F(\mu) + \tau \int \mu \log \mu`; it needs ``step`` and ``key``. All weights must be
     positive: a particle without mass has no velocity.
@@ -139,48 +162,58 @@ def wasserstein_flow(
     weights = checks.weights(weights, particles)
     times = checks.increasing(times, particles.dtype)
     temperature = checks.number(temperature, "temperature", least=0)
+    noisy = not checks.known(temperature) or temperature > 0
     if checks.known(weights) and np.any(np.asarray(weights) == 0):
         raise ValueError("expected positive weights, got a weight of 0")
-    _expect_number(F, particles, weights)
+    if noisy and step is None:
+        raise ValueError("expected a step for a flow with temperature > 0, got step=None")
+    if noisy:
+        checks.random_key(key, "a flow with temperature > 0")
     if step is not None:
         step = checks.number(step, "step", above=0)
-        path = _euler(F, particles, times, weights, step, temperature, key)
-    elif temperature > 0:
-        raise ValueError("expected a step for a flow with temperature > 0, got step=None")
-    else:
-        saves = [diffrax.SubSaveAt(ts=times)]
-        (path,) = solve_flow(lambda t, p, _: velocity(F, p, weights), particles, times[-1], saves)
+    value, path = _flow(F, noisy, particles, times, weights, step, temperature, key)
+    _expect_finite(value)
     if checks.known(path) and not bool(jnp.all(jnp.isfinite(path))):
-        raise FloatingPointError("the particles left the finite numbers: take a smaller step")
+        advice = " before its last time" if step is None else ": take a smaller step"
+        raise FloatingPointError(f"the flow left the finite numbers{advice}")
     return path
 
 
+@partial(jax.jit, static_argnums=(0, 1))
+def _flow(F, noisy, particles, times, weights, step, temperature, key):
+    value = _expect_number(F(particles, weights))
+    if step is not None:
+        return value, _euler(
+            F, particles, times, weights, step, temperature, key if noisy else None
+        )
+    return value, odes.solve(lambda p: velocity(F, p, weights), particles, times, lambda p: p)[1]
+
+
 def _euler(F, particles, times, weights, step, temperature, key):
-    key = checks.random_key(key, "a flow with temperature > 0") if temperature > 0 else None
     spans = jnp.diff(times, prepend=0)
     # the slack keeps a span that is a whole number of steps up to rounding from gaining one
-    counts = jnp.ceil(spans / step * (1 - 1e-6)).astype(int)
+    counts = jnp.ceil(jax.lax.stop_gradient(spans / step) * (1 - 1e-6)).astype(int)
 
-    def advance(index, state):
-        start, particles = state
-        h = spans[index] / jnp.maximum(counts[index], 1).astype(spans.dtype)
-
-        def move(i, particles):
-            particles = particles + h * velocity(F, particles, weights)
-            if key is None:
-                return particles
+    def move(h, state):
+        taken, left, particles = state
+        particles = particles + h * velocity(F, particles, weights)
+        if key is not None:
             noise = jax.random.normal(
-                jax.random.fold_in(key, start + i), particles.shape, particles.dtype
+                jax.random.fold_in(key, taken), particles.shape, particles.dtype
             )
-            return particles + jnp.sqrt(2 * temperature * h) * noise
+            spread = jnp.asarray(temperature, h.dtype) * h
+            particles = particles + jnp.sqrt(2 * spread) * noise
+        return taken + 1, left - 1, particles
 
-        particles = jax.lax.fori_loop(0, counts[index], move, particles)
-        return start + counts[index], particles
+    @partial(jax.checkpoint, prevent_cse=False)
+    def record(state, interval):
+        span, count = interval
+        h = span / jnp.maximum(count, 1).astype(span.dtype)
+        state = odes.repeat(
+            partial(move, h), lambda state: state[1] > 0, (state[0], count, state[1])
+        )
+        taken, left, particles = state
+        particles = jnp.where(left > 0, jnp.nan, particles)  # too many steps are no result
+        return (taken, particles), particles
 
-    def record(state, index):
-        state = advance(index, state)
-        return state, state[1]
-
-    return jax.jit(lambda p: jax.lax.scan(record, (jnp.asarray(0), p), jnp.arange(len(times)))[1])(
-        particles
-    )
+    return jax.lax.scan(record, (jnp.asarray(0), particles), (spans, counts))[1]

@@ -1,250 +1,222 @@
 r"""Infinitely wide networks: the kernels of their initial law and of their training.
 
-The network is the one of :mod:`ntkcourse.networks` in NTK scaling,
-
-.. math:: f^1 = \frac{\sigma_w}{\sqrt d} W^1 x + \sigma_b b^1, \qquad
-          f^l = \frac{\sigma_w}{\sqrt{n_{l-1}}} W^l \varphi(f^{l-1}) + \sigma_b b^l,
-
-all weights and biases N(0, 1) and trained. ``depth`` is L, the number of affine layers.
-Derived in the chapters :ref:`wide-networks` (NNGP) and :ref:`ntk`.
+A network is a list of layers, ``network(dense(), nonlinearity("relu"), dense())``, in the NTK
+scaling of :mod:`ntkcourse.networks`: a dense layer with n inputs is
+:math:`\frac{\sigma_w}{\sqrt n} W x + \sigma_b b`, all entries of W and b are N(0, 1). At infinite
+width a layer maps what is known of two points to the same one layer later, and its code is that
+map. ``depth`` is the number of dense layers. Derived in the chapters :ref:`wide-networks` (NNGP)
+and :ref:`ntk`.
 """
 
-from collections.abc import Callable
-from functools import lru_cache, partial
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import groupby
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from ntkcourse import checks, kernels, quadrature
-from ntkcourse.activations import SLOPE, Activation, resolve
-from ntkcourse.linalg import flow_gains, spectrum
-from ntkcourse.quadrature import arccos, root
+from ntkcourse import checks
+from ntkcourse.duals import Activation, correlation, dual, reciprocal, root
+from ntkcourse.kernels import Kernel, of_products, trained_ensemble
 
-Dual = Callable[[Array, Array, Array], Array]
+__all__ = ["dense", "dual", "layer_norm", "network", "nngp", "nonlinearity", "ntk", "residual",
+           "trained_ensemble"]  # fmt: skip
 
-
-def correlation(q11, q12, q22):
-    """q12 / sqrt(q11 q22) in [-1, 1]; 1 or -1 when it is so up to rounding, 0 when undefined."""
-    norm = root(q11) * root(q22)
-    c = q12 / jnp.where(norm > 0, norm, 1)
-    # an angle below sqrt(8 eps) is rounding noise: equal points must have angle exactly 0
-    snapped = jnp.where(jnp.abs(c) > 1 - 4 * jnp.finfo(c.dtype).eps, jnp.sign(c), c)
-    c = c + jax.lax.stop_gradient(snapped - c)  # the derivatives are those of c itself
-    return jnp.where(norm > 0, c, 0), norm
+Layer = Partial
+"""A layer is a function of a State; its numbers may be traced."""
 
 
-def _piecewise_linear(slope):
-    """z for z > 0 and slope z for z < 0, which is ((1 + slope) z + (1 - slope) |z|) / 2.
+class State(NamedTuple):
+    """Sigma(x, x), Sigma(x, y), Sigma(y, y) and Theta(x, y), arrays that broadcast."""
 
-    The odd and the even part are uncorrelated, and with c = cos(angle) = the correlation
-    E |u||v| = (2/pi) sqrt(q11 q22) (sin(angle) + c (pi/2 - angle)).
+    xx: Array
+    xy: Array
+    yy: Array
+    theta: Array
+
+
+def _frozen(sigma_w, sigma_b, s):
+    w, b = (jnp.asarray(v, s.xy.dtype) ** 2 for v in (sigma_w, sigma_b))
+    return State(w * s.xx + b, w * s.xy + b, w * s.yy + b, w * s.theta)
+
+
+def _dense(sigma_w, sigma_b, s):
+    s = _frozen(sigma_w, sigma_b, s)
+    return s._replace(theta=s.xy + s.theta)
+
+
+def dense(
+    sigma_w: float | Array = 2**0.5, sigma_b: float | Array = 0.0, trained: bool = True
+) -> Layer:
+    r"""A dense layer: :math:`\Sigma' = \sigma_w^2\Sigma + \sigma_b^2`, :math:`\Theta' = \Sigma' +
+    \sigma_w^2 \Theta`, the first term only if its own weights and biases are trained.
     """
-    odd, even = ((1 + slope) / 2) ** 2, ((1 - slope) / 2) ** 2 * 2 / jnp.pi
-
-    def slopes(c):
-        return odd + even * (jnp.pi / 2 - arccos(c))
-
-    @jax.custom_jvp
-    def values(c):
-        sine = root((1 - c) * (1 + c))
-        return odd * c + even * (sine + c * (jnp.pi / 2 - arccos(c)))
-
-    # term by term, sine and angle would each give 0 in place of an infinity at c = 1 and c = -1
-    values.defjvp(lambda c, dc: (values(*c), slopes(*c) * dc[0]))
-
-    def kappa(q11, q12, q22):
-        c, norm = correlation(q11, q12, q22)
-        return norm * values(c)
-
-    def kappa_dot(q11, q12, q22):
-        return slopes(correlation(q11, q12, q22)[0])
-
-    return kappa, kappa_dot
-
-
-def _erf():
-    def determinant(q11, q12, q22):  # at least 1; the floor only meets the rounding of huge q
-        return jnp.maximum((1 + 2 * q11) * (1 + 2 * q22) - 4 * q12**2, 0.5)
-
-    def kappa(q11, q12, q22):  # 2/pi arcsin(2 q12 / sqrt((1 + 2 q11)(1 + 2 q22)))
-        return 2 / jnp.pi * jnp.arctan2(2 * q12, jnp.sqrt(determinant(q11, q12, q22)))
-
-    def kappa_dot(q11, q12, q22):
-        return 4 / jnp.pi / jnp.sqrt(determinant(q11, q12, q22))
-
-    return kappa, kappa_dot
-
-
-def _sin_cos():
-    def even(q11, q12, q22):  # E cos u cos v
-        mean = (q11 + q22) / 2
-        return (jnp.exp(q12 - mean) + jnp.exp(-q12 - mean)) / 2
-
-    def odd(q11, q12, q22):  # E sin u sin v = e^{-(q11 + q22) / 2} sinh q12
-        sign = jnp.where(q12 < 0, -1, 1).astype(q12.dtype)  # derivative at 0: see arccos
-        size = sign * q12
-        return -sign * jnp.exp(size - (q11 + q22) / 2) * jnp.expm1(-2 * size) / 2
-
-    return odd, even
-
-
-def _gelu():
-    # z Phi(z) = (z + z g(z)) / 2 with g(z) = erf(z / sqrt 2). Stein's lemma, twice, takes the
-    # factors u and v out of E[u v g(u) g(v)]; kappa_dot is the derivative of kappa by q12.
-    def parts(q11, q12, q22):
-        det = jnp.maximum((1 + q11) * (1 + q22) - q12**2, 0.5)
-        angle = jnp.arctan2(q12, jnp.sqrt(det))
-        share = 1 - q11 / (1 + q11) - q22 / (1 + q22)
-        return det, angle, share, q11 * q22 + q12**2 * share
-
-    def kappa(q11, q12, q22):
-        det, angle, _, mixed = parts(q11, q12, q22)
-        return q12 / 4 + (q12 * angle + mixed / jnp.sqrt(det)) / (2 * jnp.pi)
-
-    def kappa_dot(q11, q12, q22):
-        det, angle, share, mixed = parts(q11, q12, q22)
-        slope = q12 * (1 + 2 * share + mixed / det) / jnp.sqrt(det)
-        return 1 / 4 + (angle + slope) / (2 * jnp.pi)
-
-    return kappa, kappa_dot
-
-
-def _identity():
-    return lambda q11, q12, q22: q12, lambda q11, q12, q22: jnp.ones_like(q12)
-
-
-@lru_cache
-def dual(activation: Activation) -> tuple[Dual, Dual]:
-    r"""The dual of an activation and of its derivative,
-
-    .. math:: \kappa = E\,\varphi(u)\varphi(v), \quad \dot\kappa = E\,\varphi'(u)\varphi'(v),
-              \qquad (u, v) \sim N\left(0, \begin{pmatrix} q_{11} & q_{12} \\ q_{12} & q_{22}
-              \end{pmatrix}\right),
-
-    as functions of (q11, q12, q22). Closed forms for relu, leaky_relu, abs, erf, sin, cos, gelu
-    and identity; quadrature for every other function, see ``ntkcourse.quadrature``.
-    """
-    closed = {
-        "relu": partial(_piecewise_linear, 0.0),
-        "leaky_relu": partial(_piecewise_linear, SLOPE),
-        "abs": partial(_piecewise_linear, -1.0),
-        "erf": _erf,
-        "sin": _sin_cos,
-        "cos": lambda: _sin_cos()[::-1],
-        "gelu": _gelu,
-        "identity": _identity,
-    }
-    phi = resolve(activation)
-    pair = closed[activation]() if activation in closed else quadrature.dual(phi)
-
-    def of_floats(function):
-        return lambda *q: function(*(jnp.asarray(a, jnp.result_type(float, *q)) for a in q))
-
-    kappa, kappa_dot = pair
-    return of_floats(kappa), of_floats(kappa_dot)
-
-
-@lru_cache
-def _recursion(depth, activation, tangent):
-    """The kernel of ``depth`` layers as a function of (sigma_w, sigma_b, x, y)."""
-    kappa, kappa_dot = dual(activation)
-
-    @jax.jit
-    def kernel(sigma_w, sigma_b, x, y):
-        x, y = checks.pair(x, y)
-
-        def affine(inner):
-            return sigma_w**2 * inner + sigma_b**2
-
-        def layer(_, state):
-            q11, q12, q22, theta = state
-            sigma = affine(kappa(q11, q12, q22))
-            if tangent:
-                theta = sigma + sigma_w**2 * kappa_dot(q11, q12, q22) * theta
-            return affine(kappa(q11, q11, q11)), sigma, affine(kappa(q22, q22, q22)), theta
-
-        q11, q12, q22 = (affine(jnp.dot(a, b) / len(x)) for a, b in ((x, x), (x, y), (y, y)))
-        _, sigma, _, theta = jax.lax.fori_loop(1, depth, layer, (q11, q12, q22, q12))
-        return theta if tangent else sigma
-
-    return kernel
-
-
-def _kernel(depth, activation, sigma_w, sigma_b, tangent):
-    depth = checks.count(depth, "depth")
     sigma_w = checks.number(sigma_w, "sigma_w", above=0)
     sigma_b = checks.number(sigma_b, "sigma_b", least=0)
-    return Partial(_recursion(depth, activation, tangent), sigma_w, sigma_b)
+    return Partial(_dense if trained else _frozen, sigma_w, sigma_b)
+
+
+@lru_cache  # so that JAX recognises a network that it has compiled before
+def _nonlinearity(activation):
+    kappa, kappa_dot = dual(activation)
+
+    def layer(s):
+        return State(
+            kappa(s.xx, s.xx, s.xx),
+            kappa(s.xx, s.xy, s.yy),
+            kappa(s.yy, s.yy, s.yy),
+            kappa_dot(s.xx, s.xy, s.yy) * s.theta,
+        )
+
+    return layer
+
+
+def nonlinearity(activation: Activation = "relu") -> Layer:
+    r"""An activation: :math:`\Sigma' = \kappa(\Sigma)`, :math:`\Theta' = \dot\kappa(\Sigma)\Theta`.
+
+    See :func:`ntkcourse.duals.dual`. It must act on Gaussian neurons: those of dense layers.
+    """
+    return Partial(_nonlinearity(activation))
+
+
+def _sequence(layers, s):
+    for layer in layers:
+        s = layer(s)
+    return s
+
+
+def _residual(layers, s):
+    return State(*(a + b for a, b in zip(s, _sequence(layers, s), strict=True)))
+
+
+def residual(*layers: Layer) -> Layer:
+    r"""A skip connection, :math:`x + F(x)` with F = ``layers``: their :math:`\Sigma` and
+    :math:`\Theta` add.
+
+    F must end in a dense layer. The weights of that layer have mean 0 and are independent of x:
+    so is each covariance of x with F(x) zero, and in :math:`\Theta` the products of a derivative
+    of x with one of F(x) have mean 0 and size :math:`1/\sqrt{width}`.
+    """
+    if not layers or not _is(layers[-1], _dense, _frozen):
+        raise ValueError("expected a residual branch that ends in dense(...)")
+    return Partial(_residual, layers)
+
+
+def _layer_norm(s):
+    scale = reciprocal(root(s.xx)) * reciprocal(root(s.yy))
+    one, two = ((q > 0).astype(q.dtype) for q in (s.xx, s.yy))
+    return State(one, correlation(s.xx, s.xy, s.yy), two, s.theta * scale)
+
+
+def layer_norm() -> Layer:
+    r"""Layer normalisation without learned scale, :math:`(f - \mathrm{mean}) / \mathrm{std}` over
+    the neurons of a dense layer.
+
+    .. math:: (\Sigma, \Theta)(x, y)\; /\; \sqrt{\Sigma(x, x)\,\Sigma(y, y)}
+
+    Over m independent Gaussian neurons the mean is 0 and the variance :math:`\Sigma(x, x)`, up to
+    :math:`1/\sqrt m`. Normalised, neuron i has the derivative :math:`(f_i' - \overline{f'} - g_i
+    \overline{g f'}) / \mathrm{std}` with :math:`g` the normalised neurons; as the derivatives of
+    different neurons are orthogonal, the two means change :math:`\Theta` by a share 1/m only.
+    """
+    return Partial(_layer_norm)
+
+
+def _is(layer, *functions):
+    if not isinstance(layer, Partial):
+        raise TypeError(f"expected a layer such as dense(...), got {layer!r}")
+    return layer.func in functions
+
+
+def _check(layers, gaussian=False):
+    """Whether the neurons after these layers are Gaussian; an error if a layer needs it in vain."""
+    for layer in layers:
+        if _is(layer, _residual):
+            _check(layer.args[0], gaussian)
+        elif _is(layer, _dense, _frozen):
+            gaussian = True
+        elif not gaussian:
+            raise ValueError("expected nonlinearity(...) and layer_norm() after a dense layer only")
+        else:
+            gaussian = _is(layer, _layer_norm)
+    return gaussian
+
+
+@jax.jit
+def _last(layers, xx, xy, yy):
+    return _sequence(layers, State(xx, xy, yy, jnp.zeros_like(xy)))
+
+
+def _nngp(layers, p):
+    return _last(layers, p.xx / p.d, p.xy / p.d, p.yy / p.d).xy
+
+
+def _ntk(layers, p):
+    return _last(layers, p.xx / p.d, p.xy / p.d, p.yy / p.d).theta
+
+
+def network(*layers: Layer) -> tuple[Kernel, Kernel]:
+    r"""The kernels (nngp, ntk) of an infinitely wide network with these layers.
+
+    At the input :math:`\Sigma = x \cdot y / d` and :math:`\Theta = 0`; then each layer in turn.
+    """
+    if not _check(layers) or not _is(layers[-1], _dense, _frozen, _residual):
+        raise ValueError("expected a network that ends in dense(...) or residual(...)")
+    return of_products(_nngp, layers), of_products(_ntk, layers)
+
+
+@lru_cache
+def _repeated(times):
+    def layer(layers, s):  # a few layers become one loop over pairs, many do not compile forever
+        return jax.lax.fori_loop(
+            0, times, lambda _, s: _sequence(layers, s), s, unroll=min(times, 8)
+        )
+
+    return layer
+
+
+def _dense_network(depth, activation, sigma_w, sigma_b, trained=None):
+    depth = checks.count(depth, "depth")
+    every = range(1, depth + 1)
+    chosen = set(every if trained is None else trained)
+    if not chosen <= set(every):
+        raise ValueError(f"expected trained layers among 1 ... {depth}, got {sorted(chosen)}")
+    phi = nonlinearity(activation)
+    layers = [dense(sigma_w, sigma_b, 1 in chosen)]
+    for flag, group in groupby(l in chosen for l in every[1:]):
+        block = phi, dense(sigma_w, sigma_b, flag)
+        layers.append(Partial(_repeated(len(list(group))), block))
+    return tuple(layers)
 
 
 def nngp(
     depth: int, activation: Activation = "relu", sigma_w: float = 2**0.5, sigma_b: float = 0.0
-) -> kernels.Kernel:
-    r"""The covariance :math:`\Sigma^L` of an infinitely wide network at initialisation.
+) -> Kernel:
+    r"""The covariance :math:`\Sigma^L` of an infinitely wide dense network at initialisation.
 
     .. math:: \Sigma^1 = \sigma_w^2\, x \cdot y / d + \sigma_b^2, \qquad
               \Sigma^{l+1} = \sigma_w^2\, \kappa(\Sigma^l) + \sigma_b^2
     """
-    return _kernel(depth, activation, sigma_w, sigma_b, tangent=False)
+    return of_products(_nngp, _dense_network(depth, activation, sigma_w, sigma_b))
 
 
 def ntk(
-    depth: int, activation: Activation = "relu", sigma_w: float = 2**0.5, sigma_b: float = 0.0
-) -> kernels.Kernel:
-    r"""The tangent kernel :math:`\Theta^L` of an infinitely wide network, all layers trained.
+    depth: int,
+    activation: Activation = "relu",
+    sigma_w: float = 2**0.5,
+    sigma_b: float = 0.0,
+    trained: Iterable[int] | None = None,
+) -> Kernel:
+    r"""The tangent kernel :math:`\Theta^L` of an infinitely wide dense network.
 
     .. math:: \Theta^1 = \Sigma^1, \qquad
               \Theta^{l+1} = \Sigma^{l+1} + \sigma_w^2\, \dot\kappa(\Sigma^l)\, \Theta^l
 
-    The bias variance enters through :math:`\Sigma^{l+1}` alone.
+    The bias variance enters through :math:`\Sigma^{l+1}` alone. ``trained`` are the layers
+    (1 ... depth) whose weights and biases are trained, None for all: without layer l,
+    :math:`\Sigma^l` is missing from the sum.
     """
-    return _kernel(depth, activation, sigma_w, sigma_b, tangent=True)
-
-
-def trained_ensemble(
-    nngp: kernels.Kernel,
-    ntk: kernels.Kernel,
-    x: Float[Array, "n *d"],
-    y: Float[Array, "n *c"],
-    x_new: Float[Array, "m *d"],
-    t: float | Float[Array, " t"] = jnp.inf,
-    ridge: float = 0.0,
-) -> tuple[Array, Array]:
-    r"""Mean and covariance at ``x_new`` of infinitely wide networks trained for a time t.
-
-    Each network starts at a random :math:`f_0` with covariance :math:`\Sigma` = ``nngp`` and
-    follows the gradient flow of :math:`\frac12\sum_i|f(x_i) - y_i|^2 +
-    \frac\lambda2|\theta - \theta_0|^2` with tangent kernel :math:`\Theta` = ``ntk``, hence
-    :math:`f_t(x) = f_0(x) + A_t (y - f_0(X))` and
-
-    .. math:: A_t = \Theta_{xX} (\Theta + \lambda I)^{-1} (I - e^{-(\Theta + \lambda I) t}),
-              \quad \text{mean } A_t y, \quad
-              \text{cov } \Sigma_{xx} - A_t\Sigma_{Xx} - \Sigma_{xX}A_t^\top
-              + A_t\Sigma_{XX}A_t^\top
-
-    (Lee et al. 2019 for :math:`\lambda = 0`). This is not the posterior of the prior
-    :math:`\Sigma` or :math:`\Theta`, except when only the last layer is trained:
-    ``trained_ensemble(nngp, nngp, ...)``. The mean
-    is shaped like ``y``; the covariance is (m, m), the same for each column of ``y``. A list of
-    times puts one axis in front of both.
-    """
-    x = checks.points(x)
-    y = checks.targets(y, x)
-    x_new = checks.points(x_new, "x_new", like=x)
-    t = checks.times(t, x.dtype)
-    ridge = checks.number(ridge, "ridge", least=0)
-    values, vectors = spectrum(kernels.gram(ntk, x))
-    cross = kernels.gram(ntk, x_new, x) @ vectors
-    prior, prior_cross = kernels.gram(nngp, x_new), kernels.gram(nngp, x_new, x)
-    prior_train = kernels.gram(nngp, x)
-
-    def at(time):
-        gains = flow_gains(values + ridge, time)
-        a = cross * gains[None] @ vectors.T
-        shared = a @ prior_cross.T
-        cov = prior - shared - shared.T + a @ prior_train @ a.T
-        return a @ y, (cov + cov.T) / 2
-
-    return at(t) if t.ndim == 0 else jax.vmap(at)(t)
+    return of_products(_ntk, _dense_network(depth, activation, sigma_w, sigma_b, trained))

@@ -1,83 +1,173 @@
-"""The tangent kernel of a finite network, its linearisation, and how curved it is.
+r"""The tangent kernel of a finite network, its linearisation, and how curved it is.
 
 Derived in the chapters :ref:`ntk` and :ref:`lazy` (the norms).
 """
 
 from functools import partial
+from math import isqrt
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse.linalg
+from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from ntkcourse import checks
-from ntkcourse.networks import Apply
+from ntkcourse import checks, functions, structure
+from ntkcourse.functions import Apply
+from ntkcourse.kernels import Kernel
+from ntkcourse.products import contract
 
 BUDGET = 2**26
-"""Numbers that the Jacobian of one block of points may hold in :func:`empirical_ntk`."""
+"""Numbers that :func:`empirical_ntk` may hold beside its arguments and its result."""
 
 
 def empirical_ntk(
-    apply: Apply,
-    params: PyTree,
-    x: Float[Array, "n *d"],
-    y: Float[Array, "m *d"] | None = None,
-    *,
-    trace: bool = False,
+    apply: Apply, params: PyTree, x: Array, y: Array | None = None, *, trace: bool = False
 ) -> Array:
     r"""The tangent kernel :math:`\Theta_{ij} = \nabla_\theta f(x_i) \cdot \nabla_\theta f(y_j)`.
 
-    ``apply(params, x)`` is any differentiable function that treats the rows of x one by one;
-    ``params`` any pytree of arrays. For outputs (n,) the result is (n, m). For outputs (n, c) it
-    is (n, m, c, c), entry (i, j, a, b) for output a at x_i and b at y_j, or with ``trace`` their
-    sum over a = b, (n, m). An ``apply`` that has an attribute ``tangent_kernel(params, x, y)``
-    is asked for it; otherwise Jacobians are contracted block by block, so that memory beyond the
-    result is bounded.
+    ``apply(params, x)`` is any differentiable function that treats the rows of x (n, ...) one by
+    one; ``params`` any pytree of arrays of floats. For outputs (n,) the result is (n, m). For
+    outputs (n, c) it is (n, m, c, c), entry (i, j, a, b) for output a at x_i and b at y_j, or with
+    ``trace`` their sum over a = b, (n, m), at a cost of order c.
+
+    Parameters that enter matrix products and convolutions are found in the jaxpr of ``apply``, and
+    their gradients are not formed where inner products of factors are cheaper; see
+    :mod:`ntkcourse.structure`. Rows are taken in blocks, so that about ``BUDGET`` numbers are held
+    at a time (more only if those of a single row need it); y = None computes half of the blocks.
     """
-    x = checks.points(x)
-    y = x if y is None else checks.points(y, "y", like=x)
-    outputs = jax.eval_shape(apply, params, x[:1]).shape
-    if len(outputs) not in (1, 2) or outputs[0] != 1:
-        raise ValueError(f"expected apply to map (1, d) to (1,) or (1, c), got shape {outputs}")
-    size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))
-    if size == 0:
-        raise ValueError("expected parameters to differentiate by, got none in params")
-    if hasattr(apply, "tangent_kernel"):
-        # with trace, the blocks of all pairs would be larger than the result
-        block = max(1, BUDGET // (len(y) * outputs[-1] ** 2)) if trace else len(x)
-        starts = range(0, len(x), block)
-        rows = [_layerwise(apply, trace, params, x[i : i + block], y) for i in starts]
-    else:
-        rows = _by_jacobians(apply, trace, params, x, y, max(1, BUDGET // (size * outputs[-1])))
-    return jnp.concatenate(list(rows))
+    apply, params, x = functions.expect(apply, params, x)
+    if y is not None:
+        y = checks.points(y, "y", like=x).astype(x.dtype)
+    known = all(checks.known(leaf) for leaf in jax.tree.leaves((apply, params, x, y)))
+    kernel, mixed = _kernel(apply, params, x, y, trace, known, BUDGET)
+    if known and checks.known(mixed):
+        if mixed:
+            raise ValueError(
+                "expected apply to treat the rows of x one by one, but its output at one row "
+                "changes with another row; batch normalisation needs fixed statistics"
+            )
+        if not np.all(np.isfinite(kernel)):
+            raise ValueError("expected finite derivatives by params, got NaN or infinity")
+    return kernel
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _layerwise(apply, trace, params, x, y):
-    kernel = apply.tangent_kernel(params, x, y)
-    return jnp.einsum("ijaa->ij", kernel) if trace and kernel.ndim == 4 else kernel
+@partial(jax.jit, static_argnames=("trace", "known", "budget"))
+def _kernel(apply, params, x, y, trace, known, budget):
+    """The kernel, and whether (if known) the output at a row depends on another row."""
+    shape = functions.outputs(apply, params, functions.point(x))
+    how = structure.plan(apply, params, functions.point(x), trace)
+    gradients = partial(structure.factors, how, params, trace=trace)
+    block = max(1, min(budget // (2 * how.row + 1), isqrt(budget // how.pair)))
+    kept = jax.eval_shape(gradients, functions.point(x))
+    kept = sum(a.size for a in jax.tree.leaves(kept))
+    kernel = _tiles(gradients, x, y, block, stored=budget // (2 * kept + 1))
+    if trace or shape == ():
+        kernel = kernel[:, :, 0, 0]
+    return kernel, functions.mixed(apply, params, x) if known else False
 
 
-def _by_jacobians(apply, trace, params, x, y, block):
-    for i in range(0, len(x), block):
-        left = _jacobian(apply, params, x[i : i + block])
-        right = (_jacobian(apply, params, y[j : j + block]) for j in range(0, len(y), block))
-        yield jnp.concatenate([_contract(trace, left, r) for r in right], axis=1)
+def _tiles(gradients, x, y, block, stored):
+    """The kernel tile by tile; gradients are computed once if those of ``stored`` rows suffice."""
+    n, m = len(x), len(x if y is None else y)
+    if block >= max(n, m):
+        left = gradients(x)
+        return contract(left, left if y is None else gradients(y)).transpose(0, 2, 1, 3)
+
+    def source(points):
+        size = -(-len(points) // -(-len(points) // block))  # as equal as can be
+        starts = np.minimum(np.arange(0, len(points), size), len(points) - size)
+        if len(points) > stored:
+            return starts, lambda i: gradients(lax.dynamic_slice_in_dim(points, i, size))
+        # not in a loop of XLA, where convolutions are ten times slower on a CPU
+        blocks = [gradients(points[i : i + size]) for i in range(0, len(points), size)]
+        every = jax.tree.map(lambda *parts: jnp.concatenate(parts), *blocks)
+        part = lambda i: jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, i, size), every)  # noqa: E731
+        return starts, part
+
+    rows, left = source(x)
+    columns, right = (rows, left) if y is None else source(y)
+    pairs = np.array([(i, j) for i in rows for j in columns if y is not None or i <= j])
+
+    def fill(kernel, pair):
+        i, j = pair
+        tile = contract(left(i), right(j)).transpose(0, 2, 1, 3)
+        kernel = lax.dynamic_update_slice(kernel, tile, (i, j, 0, 0))
+        if y is None:
+            kernel = lax.dynamic_update_slice(kernel, tile.transpose(1, 0, 3, 2), (j, i, 0, 0))
+        return kernel, None
+
+    tile = jax.eval_shape(lambda: contract(left(0), right(0)))
+    empty = jnp.zeros((n, m, tile.shape[1], tile.shape[3]), tile.dtype)
+    return lax.scan(fill, empty, jnp.asarray(pairs))[0]
 
 
-@partial(jax.jit, static_argnums=0)
-def _jacobian(apply, params, x):
-    """The Jacobian at each point of x, one matrix (n, c, p) or (n, p) over all parameters."""
-    flat, unravel = ravel_pytree(params)
-    return jax.vmap(jax.jacrev(lambda p, a: apply(unravel(p), a[None])[0]), (None, 0))(flat, x)
+def kernel(apply: Apply, params: PyTree, *, trace: bool = False) -> Kernel:
+    r"""The kernel :math:`k(x, y) = \nabla_\theta f(x) \cdot \nabla_\theta f(y)` of two points.
+
+    It stands wherever :mod:`ntkcourse.kernels` takes one: ``gram``, sums, regression. For a network
+    with c > 1 outputs it is, with ``trace``, the trace of the c by c matrix.
+    """
+    if not callable(apply):
+        functions.expect(apply, params, jnp.zeros((1, 1)))
+    matrix = _traces if trace else _matrix
+    return Kernel(_trace if trace else _entry, (functions.traceable(apply), params), matrix)
 
 
-@partial(jax.jit, static_argnums=0)
-def _contract(trace, left, right):
-    letters = "ip,jp->ij" if left.ndim == 2 else "iap,jap->ij" if trace else "iap,jbp->ijab"
-    return jnp.einsum(letters, left, right)
+def _matrix(apply, params, x, y):
+    values = empirical_ntk(apply, params, x, y)
+    if values.ndim == 4:
+        raise ValueError(
+            f"expected apply with one output, got {values.shape[-1]}; kernel(apply, params, "
+            "trace=True) is the trace over outputs, empirical_ntk has all of them"
+        )
+    return values
+
+
+def _traces(apply, params, x, y):
+    return empirical_ntk(apply, params, x, y, trace=True)
+
+
+def _entry(apply, params, x, y):
+    return _matrix(apply, params, x[None], y[None])[0, 0]
+
+
+def _trace(apply, params, x, y):
+    return _traces(apply, params, x[None], y[None])[0, 0]
+
+
+def monte_carlo(
+    init, apply: Apply, x: Array, y: Array | None = None, *, keys: Array
+) -> tuple[Array, Array]:
+    r"""The mean tangent kernel of networks ``init(key=key)`` and its standard error.
+
+    One network for each of K ``keys``, one after the other; both results have the shape of
+    :func:`empirical_ntk`. The error of an entry is its standard deviation over :math:`\sqrt K`.
+    """
+    if jnp.ndim(keys) == 0 or len(keys) < 2:
+        raise ValueError("expected at least two keys, as jax.random.split(key, 100) gives them")
+    checks.random_key(keys[0], "monte_carlo")
+    return _moments(init, functions.traceable(apply), x, y, keys)
+
+
+@partial(jax.jit, static_argnames="init")
+def _moments(init, apply, x, y, keys):
+    def draw(key):
+        return empirical_ntk(apply, init(key=key), x, y)
+
+    def update(state, step):
+        # Welford's recursion: the squares of deviations without those of the mean
+        mean, squares = state
+        count, key = step
+        change = (value := draw(key)) - mean
+        mean = mean + change / count
+        return (mean, squares + change * (value - mean)), None
+
+    zero = jnp.zeros_like(draw(keys[0]))
+    counts = jnp.arange(1, len(keys) + 1, dtype=zero.dtype)
+    mean, squares = lax.scan(update, (zero, zero), (counts, keys))[0]
+    return mean, jnp.sqrt(squares / (len(keys) * (len(keys) - 1)))
 
 
 def linearize(apply: Apply, params: PyTree) -> Apply:
@@ -114,9 +204,11 @@ def hessian_norm(apply: Apply, params: PyTree, x: Float[Array, "n *d"]) -> Float
     Lanczos iteration on Hessian-vector products, until the eigenvalue has converged: the Hessian
     itself is never formed. Not for use inside ``jax.jit``.
     """
+    import scipy.sparse.linalg
+
     x = checks.points(x)
     flat, unravel = ravel_pytree(params)
-    outputs = jax.eval_shape(apply, params, x[:1]).shape[1:]
+    outputs = jax.eval_shape(apply, params, functions.point(x)).shape[1:]
 
     @jax.jit
     def product(v, point, output):

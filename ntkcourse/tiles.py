@@ -1,31 +1,184 @@
-"""A kernel evaluated at all pairs of points, tile by tile."""
+"""Kernels as objects, and their values at all pairs of points, tile by tile."""
 
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
+
+from ntkcourse import checks
 
 TILE = 512
 """Rows and columns that are filled at once; a tile stays in the processor's cache."""
 
 
-def fill(k, x: Array, y: Array, symmetric: bool) -> Array:
-    """The matrix k(x_i, y_j); if ``symmetric``, y is x and one half is mirrored to the other.
+@partial(
+    jax.tree_util.register_dataclass, data_fields=["parameters"], meta_fields=["formula", "matrix"]
+)
+@dataclass(frozen=True)
+class Kernel:
+    """The kernel k(x, y) = ``formula(*parameters, x, y)``, which JAX traces through.
 
-    ``k`` is a Partial. Memory beyond the result is that of one tile.
+    A change of ``parameters`` compiles nothing anew. ``matrix(*parameters, x, y)``, if there is
+    one, is a faster way to all k(x_i, y_j) of two arrays of points. With ``+`` and ``*`` kernels,
+    functions of two points and numbers >= 0 make new kernels.
     """
-    tile = max(1, int(TILE / np.sqrt(_memory(k, x, y))))
-    return _fill(k, x, y, symmetric, min(tile, len(x)), min(tile, len(y)))
+
+    formula: Callable
+    parameters: tuple = ()
+    matrix: Callable | None = None
+
+    def __call__(self, x: Array, y: Array):  # noqa: D102
+        return self.formula(*self.parameters, x, y)
+
+    def __add__(self, other):
+        return Kernel(_sum, (self, as_kernel(other)), _sums)
+
+    def __mul__(self, other):
+        return Kernel(_product, (self, as_kernel(other)), _products)
+
+    __radd__, __rmul__ = __add__, __mul__
 
 
-def _block(k, x, y):
+Function = Callable[[Array, Array], Array]
+"""What every argument called k may be: a Kernel, or any function of two points."""
+
+
+def as_kernel(k: Function | float) -> Kernel:
+    """A function of two points, or a number >= 0 as a constant one, as a :class:`Kernel`."""
+    if isinstance(k, Kernel):
+        return k
+    if callable(k):
+        return Kernel(_call, (jax.tree_util.Partial(k),))
+    return Kernel(_constant, (checks.number(k, "a constant kernel", least=0),))
+
+
+def _call(k, x, y):
+    return k(x, y)
+
+
+def _constant(c, x, y):
+    return jnp.asarray(c, x.dtype)
+
+
+def _sum(k, l, x, y):
+    return k(x, y) + l(x, y)
+
+
+def _product(k, l, x, y):
+    return k(x, y) * l(x, y)
+
+
+def _sums(k, l, x, y):
+    return block(k, x, y) + block(l, x, y)
+
+
+def _products(k, l, x, y):
+    return block(k, x, y) * block(l, x, y)
+
+
+class Products(NamedTuple):
+    """What most kernels know of two points: x.x, x.y, y.y, |x - y|^2, and their dimension d."""
+
+    xx: Array
+    xy: Array
+    yy: Array
+    apart: Array
+    d: int
+
+
+def of_products(formula: Callable, *parameters, lengthscale=1.0) -> Kernel:
+    """The kernel ``formula(*parameters, products)``, of x / lengthscale and y / lengthscale.
+
+    One formula serves two points, whose products are formed as written, and matrices, whose
+    products are matrix products: see ``products``.
+    """
+    point, matrix = _by_products(formula)
+    return Kernel(point, (lengthscale, parameters), matrix)
+
+
+def difference(x: Array, y: Array, lengthscale) -> Array:
+    """(x - y) / lengthscale for two points, flattened."""
+    x, y = checks.pair(x, y)
+    return _divided((x - y).ravel(), lengthscale)
+
+
+def _divided(point, lengthscale):
+    if jnp.ndim(lengthscale) == 0:
+        return point / lengthscale  # a number of Python: the dtype stays that of the point
+    if lengthscale.shape != point.shape:
+        raise ValueError(
+            f"expected one lengthscale for each of {point.size} coordinates, got {lengthscale.size}"
+        )
+    return point / lengthscale.astype(point.dtype)
+
+
+@lru_cache
+def _by_products(formula):  # cached, so that JAX recognises a kernel that it has compiled before
+    def point(lengthscale, parameters, x, y):
+        x, y = (_divided(p.ravel(), lengthscale) for p in checks.pair(x, y))
+        apart = jnp.sum((x - y) ** 2)
+        return formula(
+            *parameters, Products(jnp.dot(x, x), jnp.dot(x, y), jnp.dot(y, y), apart, x.size)
+        )
+
+    def matrix(lengthscale, parameters, x, y):
+        divide = jax.vmap(lambda p: _divided(p.ravel(), lengthscale))
+        x, y = divide(x), divide(y)
+        return formula(*parameters, Products(*products(x, y), x.shape[1]))
+
+    return point, matrix
+
+
+def products(x: Float[Array, "n d"], y: Float[Array, "m d"]) -> tuple[Array, Array, Array, Array]:
+    """x.x (n, 1), x.y (n, m), y.y (1, m) and |x - y|^2 (n, m) of all pairs of rows.
+
+    |x|^2 + |y|^2 - 2 x.y is one matrix product, but it loses the digits of small distances. So
+    the points are centred, and pairs that are close in comparison with their norms are
+    formed from differences; in few dimensions that is as fast, and all are.
+    """
+    squares = jnp.sum(x**2, 1)[:, None], x @ y.T, jnp.sum(y**2, 1)[None]
+    if x.shape[1] <= 8:
+        return *squares, _differences(x, y)
+    centre = (jnp.mean(x, 0) + jnp.mean(y, 0))[None] / 2
+    x, y = x - centre, y - centre
+    norms = jnp.sum(x**2, 1)[:, None] + jnp.sum(y**2, 1)[None]
+    apart = norms - 2 * (x @ y.T)
+    close = apart < norms / 64
+    few = len(x) + len(y)
+
+    def mend_few(_):
+        i, j = jnp.nonzero(close, size=few, fill_value=(len(x), len(y)))  # the fill is outside
+        rows, columns = (p.at[k].get(mode="clip") for p, k in ((x, i), (y, j)))
+        return apart.at[i, j].set(jnp.sum((rows - columns) ** 2, 1), mode="drop")
+
+    branches = [lambda _: apart, mend_few, lambda _: _differences(x, y)]
+    count = jnp.sum(close)
+    case = jnp.where(count == 0, 0, jnp.where(count <= few, 1, 2))
+    return *squares, jax.lax.switch(case, branches, 0)
+
+
+def _differences(x, y):
+    return jnp.sum((x[:, None] - y[None]) ** 2, -1)
+
+
+def block(k: Kernel, x: Array, y: Array) -> Array:
+    """All k(x_i, y_j) at once, by the kernel's own way if it has one."""
+    if k.matrix is not None:
+        return k.matrix(*k.parameters, x, y)
     return jax.vmap(lambda a: jax.vmap(lambda b: k(a, b))(y))(x)
 
 
-def _memory(k, x, y):
-    """The size of the largest array that k makes on the way, per pair of 64 by 64 points."""
+def _tile_size(k, x, y):
+    """Rows of a tile: fewer than TILE if k makes large arrays on the way (convolutions do)."""
+    if k.matrix in (_sums, _products):
+        return min(_tile_size(part, x, y) for part in k.parameters)
+    if k.matrix is not None:
+        return TILE
 
     def largest(jaxpr):
         made = [v.aval.size for e in jaxpr.eqns for v in e.outvars]
@@ -35,12 +188,20 @@ def _memory(k, x, y):
         return max(made + [largest(p) for p in inside if hasattr(p, "eqns")], default=1)
 
     x, y = (jax.ShapeDtypeStruct((64, *p.shape[1:]), p.dtype) for p in (x, y))
-    return largest(jax.make_jaxpr(partial(_block, k))(x, y)) / 64**2
+    per_pair = largest(jax.make_jaxpr(partial(block, k))(x, y)) / 64**2
+    return max(1, int(TILE / np.sqrt(max(1, per_pair))))
 
 
-@partial(jax.jit, static_argnums=(3, 4, 5))
-def _fill(k, x, y, symmetric, rows, columns):
+@partial(jax.jit, static_argnums=3)
+def _fill(k, x, y, symmetric):
+    """The matrix k(x_i, y_j); memory beyond the result is that of one tile."""
+    points = (jax.ShapeDtypeStruct(p.shape[1:], p.dtype) for p in (x, y))
+    entry = jax.eval_shape(k, *points)
+    if entry.shape != ():
+        raise ValueError(f"expected k(x, y) to be a number, got an array of shape {entry.shape}")
     n, m = len(x), len(y)
+    tile = _tile_size(k, x, y)
+    rows, columns = min(tile, n), min(tile, m)
     every = np.ndindex(-(-n // rows), -(-m // columns))
     # the last tile of a row or column is pushed back to end at the border and overlaps its
     # neighbour; the order (diagonal tile last in its row) keeps the overlap symmetric
@@ -53,15 +214,35 @@ def _fill(k, x, y, symmetric, rows, columns):
         i, j = jnp.asarray(corners)[step]
         xs = jax.lax.dynamic_slice_in_dim(x, i, rows)
         ys = jax.lax.dynamic_slice_in_dim(y, j, columns)
-        tile = _block(k, xs, ys)
+        tile = block(k, xs, ys)
         if symmetric:
-            tile = jnp.where(i == j, jnp.tril(tile) + jnp.tril(tile, -1).T, tile)
+            # a cond, for jnp.where would be fused with the kernel and compute it many times over
+            tile = jax.lax.cond(
+                i == j, lambda t: jnp.tril(t) + jnp.tril(t, -1).T, lambda t: t, tile
+            )
             matrix = jax.lax.dynamic_update_slice(matrix, tile.T, (j, i))
         return jax.lax.dynamic_update_slice(matrix, tile, (i, j))
 
-    dtype = jax.eval_shape(k, x[0], y[0]).dtype
-    matrix = jax.lax.fori_loop(0, len(corners), fill, jnp.zeros((n, m), dtype))
+    # the empty sum makes the zeros vary over devices as x and y do, which shard_map asks for
+    empty = jnp.zeros((n, m), entry.dtype) + (jnp.sum(x[:0]) + jnp.sum(y[:0])).astype(entry.dtype)
+    matrix = jax.lax.fori_loop(0, len(corners), fill, empty)
     if symmetric:
         diagonal = jax.lax.map(lambda a: k(a, a), x, batch_size=rows)
         matrix = matrix.at[jnp.arange(n), jnp.arange(n)].set(diagonal)
     return matrix
+
+
+def gram(k: Function, x: Float[Array, "n *d"], y: Float[Array, "m *d"] | None = None) -> Array:
+    r"""The matrix :math:`K_{ij} = k(x_i, y_j)`, of shape (n, m).
+
+    With ``y=None``, the matrix of ``x`` with itself: half of the work, exactly symmetric, and
+    each diagonal entry is k evaluated at two equal points. The matrix is filled tile by tile, so
+    that the memory beyond the result does not grow with n and m. The program is compiled once
+    per kernel function and shape: define a kernel of your own once, not anew in each call.
+    """
+    if not callable(k):
+        raise TypeError(f"expected a kernel first, a function k(x, y), got {type(k).__name__}")
+    x = checks.gathered(checks.points(x))
+    symmetric = y is None
+    y = x if symmetric else checks.gathered(checks.points(y, "y", like=x))
+    return _fill(as_kernel(k), x, y, symmetric)

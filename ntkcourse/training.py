@@ -1,25 +1,25 @@
-r"""Training as a path in parameter space: descent, gradient flow, ensembles.
+r"""Training as a path in parameter space: descent, gradient flow, ensembles and sweeps.
 
 A loss is a function of the parameters, by custom :math:`\frac12 \sum_i |f(x_i) - y_i|^2`; an
 observable is a function of the parameters too, for example
-``lambda p: {"loss": loss(p), "outputs": apply(p, x)}``.
-Why it succeeds: chapter :ref:`convergence`.
+``lambda p: {"loss": loss(p), "outputs": apply(p, x)}``. :func:`descend`, :func:`flow` and
+:func:`sweep` keep their compiled programs by the functions they are given: called again with the
+same function they compile nothing, and, like ``jax.jit``, do not look again at the variables
+that the function reads from outside. Why training succeeds: chapter :ref:`convergence`.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
-import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
-from tqdm import tqdm
 
-from ntkcourse import checks
+from ntkcourse import checks, descent, odes
 
-Loss = Callable[[PyTree], Array]
+Loss = Callable[..., Array]
 
 
 class Run(NamedTuple):
@@ -30,87 +30,111 @@ class Run(NamedTuple):
     history: Any
 
 
-def descend(
+def path(
     loss: Loss,
     params: PyTree,
     *,
     steps: int,
-    learning_rate: float | None = None,
-    optimizer: optax.GradientTransformation | None = None,
+    learning_rate: Any = None,
+    optimizer: Any = None,
     observe: Callable[[PyTree], Any] | None = None,
     every: int = 1,
-    kernel: Float[Array, "n n"] | None = None,
+    batches: Any = None,
+    until: Callable[[PyTree], Any] | None = None,
 ) -> Run:
     r"""Gradient descent :math:`\theta \leftarrow \theta - \eta \nabla L(\theta)`, or any optimiser.
 
-    Give ``learning_rate`` or an optax ``optimizer``. ``observe(params)`` (None: the loss) is
-    recorded at step 0, every ``every`` steps and at the end. ``times`` are :math:`\eta` times the
-    step, the time of gradient flow, or the step itself for an ``optimizer``. A loss that is not
-    finite stops the run with a FloatingPointError that names the step, and, if the tangent
-    ``kernel`` on the data is given, the learning rate :math:`2/\lambda_{max}` that a squared loss
-    :math:`\frac12\sum_i|f(x_i) - y_i|^2` allows.
+    Give ``learning_rate`` or an ``optimizer`` with ``init`` and ``update`` as optax has them.
+    ``observe(params)`` (None: the loss) is recorded at step 0, every ``every`` steps and at the
+    end; ``times`` are :math:`\eta` times the step, the time of gradient flow, with
+    :math:`\eta = 1` for an ``optimizer``. With ``batches``, arrays whose leading axis is the step
+    or a function of the step, step k descends ``loss(params, batch_k)``, and the loss recorded is
+    that on the last batch. As soon as
+    ``until(params)`` holds at a recorded step the run stands still, its time too.
+
+    A pure function: it may be compiled, batched, and differentiated forward and in reverse, by
+    the learning rate too (the step at which ``until`` holds counts as fixed). The reverse keeps
+    the parameters of about ``every`` + 100 + records / 100 steps. Nothing is said of numbers that
+    are not finite: :func:`descend` does.
     """
-    steps, every = checks.count(steps, "steps"), checks.count(every, "every")
-    if (learning_rate is None) == (optimizer is None):
-        raise ValueError("expected either learning_rate or optimizer, got both or neither")
-    if optimizer is None:
-        learning_rate = checks.number(learning_rate, "learning_rate", above=0)
-        optimizer, unit, advice = optax.sgd(learning_rate), learning_rate, "learning_rate"
-    else:
-        unit, advice = 1, "step of the optimizer"
+    plan = descent.plan(
+        loss, params, steps=steps, learning_rate=learning_rate, optimizer=optimizer,
+        observe=observe, every=every, batches=batches, until=until,
+    )  # fmt: skip
+    rule, whole = plan.rule, int(plan.pieces.sum())
+    state, first = descent.begin(rule, plan.params, plan.data)
+
+    @partial(jax.checkpoint, prevent_cse=False)
+    def piece(state, live):
+        return descent.advance(rule, every, state, live, plan.rate, plan.data)
+
+    pieces, tail = [], None
+    if whole:
+        state, seen = jax.lax.scan(piece, state, plan.pieces)
+        pieces = [jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), seen)]
+    if plan.rest:
+        state, tail = descent.advance(rule, plan.rest, state, LAST, plan.rate, plan.data)
+    return _run(state, plan, first, pieces, tail)
+
+
+def descend(
+    loss: Loss, params: PyTree, *, kernel: Float[Array, "n n"] | None = None, **options: Any
+) -> Run:
+    r"""The descent of :func:`path`, with a progress bar, errors and a program kept for next time.
+
+    The ``options`` are those of :func:`path`. A loss that is not finite stops the run with a
+    FloatingPointError that names the step, and, if the tangent ``kernel`` on the data is given,
+    the learning rate :math:`2/\lambda_{max}` that a squared loss
+    :math:`\frac12\sum_i|f(x_i) - y_i|^2` allows. Inside ``jax.jit`` and the like, where there are
+    no numbers to look at yet, this is :func:`path`.
+    """
+    from tqdm import tqdm
+
+    plan = descent.plan(loss, params, **options)
     if kernel is not None and jnp.ndim(kernel) != 2:
         raise ValueError(f"expected a kernel of shape (n, n), got {jnp.shape(kernel)}")
-    params = _floats(params)
-    first = _finite_loss(loss, params)
-    observe = loss if observe is None else observe
+    rule, data = plan.rule, plan.data
+    state, first = _begin(rule, plan.params, data)
+    if not all(map(checks.known, jax.tree.leaves((state, first, plan.rate, data)))):
+        return path(loss, params, **options)
+    _expect_finite(first[2])
 
-    def step(_, state):
-        params, memory, sound, taken = state
-        value, gradient = jax.value_and_grad(loss)(params)
-        updates, memory = optimizer.update(gradient, memory, params)
-        # `sound` counts the steps before the first loss that is not finite
-        sound = jnp.where(jnp.isfinite(value) & (sound == taken), sound + 1, sound)
-        return optax.apply_updates(params, updates), memory, sound, taken + 1
+    def go(length, live):
+        moved, seen = _advance(rule, length, state, live, plan.rate, data)
+        if moved.sound < moved.step:
+            raise _diverged(int(moved.sound), rule, kernel)
+        return moved, seen
 
-    @jax.jit
-    def advance(state, lengths):
-        def record(state, length):
-            state = jax.lax.fori_loop(0, length, step, state)
-            return state, observe(state[0])
-
-        return jax.lax.scan(record, state, lengths)
-
-    marks = np.array([*range(0, steps, every), steps])
-    watched = checks.known(first)  # not inside ensemble, where there is nothing to look at yet
-    stride = -(-(len(marks) - 1) // 100) if watched else len(marks) - 1
-    pieces = np.pad(np.diff(marks), (0, -(len(marks) - 1) % stride)).reshape(-1, stride)
-    state = (params, optimizer.init(params), jnp.asarray(0), jnp.asarray(0))
-    history = [jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], observe(params))]
-    for piece in tqdm(pieces, disable=None if watched else True, leave=False):
-        state, seen = advance(state, jnp.asarray(piece))
-        history.append(seen)
-        if watched and state[2] < state[3]:
-            raise _diverged(int(state[2]), advice, kernel)
-    if watched and not bool(jnp.isfinite(loss(state[0]))):
-        raise _diverged(steps, advice, kernel)
-    history = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[: len(marks)], *history)
-    return Run(state[0], unit * jnp.asarray(marks, first.dtype), history)
+    pieces, tail = [], None
+    for live in tqdm(plan.pieces, disable=None, leave=False):
+        state, seen = go(plan.every, live)
+        pieces.append(seen)
+    if plan.rest:
+        state, tail = go(plan.rest, LAST)
+    if not bool(jnp.isfinite(_value(rule, state.params, data, state.step - 1))):
+        raise _diverged(int(state.step), rule, kernel)
+    return _run(state, plan, first, pieces, tail)
 
 
-def _floats(params):
-    return jax.tree.map(lambda leaf: checks.finite(leaf, "params"), params)
+LAST = np.array([True])
+_begin = jax.jit(descent.begin, static_argnums=0)
+_advance = jax.jit(descent.advance, static_argnums=(0, 1))
+_value = jax.jit(descent.value, static_argnums=0)
 
 
-def _finite_loss(loss, params):
-    value = loss(params)
-    if jnp.shape(value) != ():
-        raise ValueError(f"expected a loss that is a number, got shape {jnp.shape(value)}")
+def _run(state, plan, first, pieces, tail):
+    steps, history = descent.collect(first[:2], pieces, tail, int(plan.pieces.sum()))
+    dtype = first[2].dtype
+    return Run(state.params, jnp.asarray(plan.rate, dtype) * steps.astype(dtype), history)
+
+
+def _expect_finite(value):
     if checks.known(value) and not bool(jnp.isfinite(value)):
         raise FloatingPointError(f"the loss is {value} at the initial parameters")
-    return value
 
 
-def _diverged(step, cause, kernel):
+def _diverged(step, rule, kernel):
+    cause = "learning_rate" if rule.optimizer is None else "step of the optimizer"
     message = f"the loss is not finite after {step} steps: try a smaller {cause}"
     if kernel is not None:
         largest = 2 / float(jnp.linalg.eigvalsh(kernel)[-1])
@@ -127,67 +151,81 @@ def flow(
 ) -> Run:
     r"""Gradient flow :math:`\dot\theta = -\nabla L(\theta)` from time 0, observed at ``times``.
 
-    An adaptive Runge-Kutta method of order 5 with error control (relative and absolute tolerance
-    1e-8 in float64, 1e-5 in float32). ``observe(params)`` (None: the loss) is recorded at each of
-    the increasing ``times``; the run ends at the last of them.
+    ``observe(params)`` (None: the loss) is recorded at each of the increasing ``times``; the run
+    ends at the last of them. Adaptive steps of order 5, with the tolerance and the care at kinks
+    of :mod:`ntkcourse.odes`. May be compiled, batched, and differentiated forward and in
+    reverse, by the parameters, by what the loss reads, and by ``times``.
     """
-    params = _floats(params)
-    first = _finite_loss(loss, params)
-    times = checks.increasing(times, first.dtype)
-    observe = loss if observe is None else observe
-    solution = solve_flow(
-        lambda t, p, _: jax.tree.map(jnp.negative, jax.grad(loss)(p)),
-        params,
-        times[-1],
-        [
-            diffrax.SubSaveAt(ts=times, fn=lambda t, p, _: observe(p)),
-            diffrax.SubSaveAt(t1=True),
-        ],
-    )
-    history, last = solution
-    return Run(jax.tree.map(lambda leaf: leaf[0], last), times, history)
-
-
-def solve_flow(velocity, state, end, saves):
-    """Integrate d state / dt = velocity(t, state, None) over [0, end] with error control."""
-    dtype = jax.tree.leaves(state)[0].dtype
-    tolerance = 1e-8 if jnp.finfo(dtype).bits > 32 else 1e-5
-    solution = diffrax.diffeqsolve(
-        diffrax.ODETerm(velocity),
-        diffrax.Tsit5(),
-        t0=jnp.zeros((), dtype),
-        t1=end,
-        dt0=None,
-        y0=state,
-        saveat=diffrax.SaveAt(subs=saves),
-        stepsize_controller=diffrax.PIDController(
-            # a flow that blows up would make its steps ever smaller
-            rtol=tolerance,
-            atol=tolerance,
-            dtmin=end * float(jnp.finfo(dtype).eps),
-            force_dtmin=False,
-        ),
-        max_steps=None,
-        throw=False,
-    )
-    if checks.known(end) and not bool(solution.result == diffrax.RESULTS.successful):
+    params = jax.tree.map(lambda leaf: checks.finite(leaf, "params"), params)
+    dtype = jax.eval_shape(lambda p: descent.expect_number(loss(p)), params).dtype
+    times = checks.increasing(times, dtype)
+    run, value, reached = _flow_compiled(loss, loss if observe is None else observe, params, times)
+    _expect_finite(value)
+    if checks.known(reached) and not bool(reached):
         raise FloatingPointError("the flow left the finite numbers before its last time")
-    return solution.ys
+    return run
 
 
-def ensemble(train: Callable[[PRNGKeyArray], Run], keys: Shaped[Array, "members ..."]) -> Run:
+@partial(jax.jit, static_argnums=(0, 1))
+def _flow_compiled(loss, observe, params, times):
+    downhill = lambda p: jax.tree.map(jnp.negative, jax.grad(loss)(p))  # noqa: E731
+    last, history, reached = odes.solve(downhill, params, times, observe)
+    return Run(last, times, history), loss(params), reached
+
+
+def sweep(train: Callable[..., Any], keys: Shaped[Array, "seeds ..."], **axes: Any) -> Any:
+    """``train(key, **point)`` for each key at each point of a grid, in one compiled program.
+
+    ``axes`` are arrays by the names of their arguments, for example ``width=[4, 32, 256],
+    scale=[1.0, 10.0]``. What ``train`` returns is stacked: one leading axis for each of ``axes``,
+    in their order, then one for the keys. The points are done one after the other, the keys of a
+    point together. A FloatingPointError names the first run that gave NaN or infinity.
+    """
+    names = tuple(axes)
+    values = tuple(jnp.asarray(axis) for axis in axes.values())
+    for name, axis in zip(names, values, strict=True):
+        if axis.ndim == 0 or len(axis) == 0:
+            raise ValueError(f"expected an array of values for {name}, got shape {axis.shape}")
+    runs = _grid(train, names, _expect_keys(keys), values)
+    shape = (*map(len, values), len(keys))
+    floats = [leaf for leaf in jax.tree.leaves(runs) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    if not all(map(checks.known, floats)):
+        return runs
+    sound = [np.isfinite(leaf).reshape(*shape, -1).all(-1) for leaf in floats]
+    lost = np.argwhere(~np.all([np.ones(shape, bool), *sound], axis=0))
+    if len(lost):
+        *place, seed = lost[0]
+        point = [f"{n}={axis[i]:.4g}, " for n, axis, i in zip(names, values, place, strict=True)]
+        raise FloatingPointError(
+            f"{len(lost)} of {np.prod(shape)} members diverged, "
+            f"the first of them {''.join(point)}number {seed}"
+        )
+    return runs
+
+
+def _expect_keys(keys):
+    typed = jnp.issubdtype(getattr(keys, "dtype", None), jax.dtypes.prng_key)
+    if np.ndim(keys) < (1 if typed else 2) or len(keys) == 0:
+        hint = "jax.random.split(jax.random.key(0), n) makes n of them"
+        raise ValueError(f"expected an array of keys, got shape {np.shape(keys)}: {hint}")
+    return keys
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _grid(train, names, keys, values):
+    def fix(point):
+        if len(point) == len(names):
+            return jax.vmap(lambda key: train(key, **point))(keys)
+        at = len(point)
+        return jax.lax.map(lambda value: fix({**point, names[at]: value}), values[at])
+
+    return fix({})
+
+
+def ensemble(train: Callable[[PRNGKeyArray], Any], keys: Shaped[Array, "members ..."]) -> Any:
     """Many trainings in one compiled program: ``train(key)`` for each key, results stacked.
 
     ``train`` draws its network from ``key`` and returns what :func:`descend` or :func:`flow`
     gave. Raises a FloatingPointError that names the members whose parameters are not finite.
     """
-    if np.ndim(keys) == 0 or len(keys) == 0:
-        raise ValueError(f"expected an array of keys, got shape {np.shape(keys)}")
-    run = jax.jit(jax.vmap(train))(keys)
-    sound = [jnp.isfinite(leaf).reshape(len(leaf), -1).all(1) for leaf in jax.tree.leaves(run)]
-    lost = np.flatnonzero(~np.all(np.stack(sound), axis=0))
-    if len(lost):
-        raise FloatingPointError(
-            f"{len(lost)} of {len(sound[0])} members diverged, the first of them number {lost[0]}"
-        )
-    return run
+    return sweep(train, keys)

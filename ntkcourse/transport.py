@@ -1,29 +1,38 @@
 r"""Optimal transport of clouds of points: the Wasserstein-2 distance and its geometry.
 
-A cloud is an array of points (n, d) with probabilities ``a`` (n,), equal ones if None. Distances
-are computed exactly, in double precision, by sorting in one dimension, by assignment for equal
-clouds and by the network simplex of POT otherwise; they are not differentiable by JAX.
+A cloud is an array of points (n, d) with probabilities ``a`` (n,), equal ones if None. Plans are
+exact, found in double precision by ``ntkcourse.plans``: by sorting in one dimension, else by
+SciPy's assignment or POT's network simplex. What is computed here may stand inside
+``jax.jit`` and ``jax.vmap``, and has derivatives by the points (not by the weights): those of
+:math:`\sum_{ij} P_{ij} |x_i - y_j|^2` with the plan held fixed, as the envelope theorem says.
 Derived in chapter :ref:`mean-field`.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 from jaxtyping import Array, Float, Int
 
-from ntkcourse import checks
+from ntkcourse import checks, plans
 from ntkcourse.linalg import psd_root
 
 
-def _clouds(x, y):
+def _clouds(x, y, a=None, b=None):
     x = checks.points(x)
-    return x, checks.points(y, "y", like=x)
+    y = checks.points(y, "y", like=x)
+    a = None if a is None else _held(checks.weights(a, x, "a"))
+    b = None if b is None else _held(checks.weights(b, y, "b"))
+    return x, y, a, b
 
 
-def _costs(x, y):
-    """Squared distances, from differences: |x|^2 + |y|^2 - 2 x.y would lose small ones."""
-    x, y = (np.asarray(c, float).reshape(len(c), -1) for c in (x, y))
-    return sum(np.subtract.outer(x[:, j], y[:, j]) ** 2 for j in range(x.shape[1]))
+@jax.custom_jvp
+def _held(weights):
+    return weights
+
+
+@_held.defjvp
+def _refuse(primals, tangents):
+    raise TypeError("expected derivatives of a plan by its points, got derivatives by its weights")
 
 
 def wasserstein2(
@@ -36,38 +45,46 @@ def wasserstein2(
 
     .. math:: W_2^2 = \min_P \sum_{ij} P_{ij} |x_i - y_j|^2, \qquad
               P \ge 0,\ P 1 = a,\ P^\top 1 = b
+
+    Differentiable by x and y wherever the best plan is the only one; at distance 0 the derivative
+    is 0.
     """
-    x, y = _clouds(x, y)
-    if x.shape[1:] == (1,):
-        square = _on_the_line(x, y, checks.weights(a, x, "a"), checks.weights(b, y, "b"))
-    elif a is None and b is None and len(x) == len(y):
-        square = _costs(x, y)[np.arange(len(x)), _assignment(x, y)].mean()
+    x, y, a, b = _clouds(x, y, a, b)
+    known = all(map(checks.known, (x, y, a, b)))
+    if known and x.shape[1:] == (1,) and len(x) == len(y) and a is None and b is None:
+        # the most frequent case: sorting values is much faster than sorting indices
+        u, v = (np.sort(np.asarray(c)[:, 0]).astype(float, copy=False) for c in (x, y))
+        return jnp.asarray(np.sqrt(np.mean((u - v) ** 2)), x.dtype)
+    rows, columns, masses = _plan(x, y, a, b)
+    if known:
+        x_rows, y_rows = np.asarray(x, float)[rows], np.asarray(y, float)[columns]
     else:
-        square = np.sum(_plan(x, y, a, b) * _costs(x, y))
-    return jnp.asarray(np.sqrt(square), x.dtype)
+        x_rows, y_rows = x[rows], y.astype(x.dtype)[columns]
+    costs = ((x_rows - y_rows) ** 2).reshape(len(rows), -1).sum(1)
+    square = masses @ costs
+    return jnp.asarray(np.sqrt(square), x.dtype) if known else _root(square)
 
 
-def _on_the_line(x, y, a, b):
-    """The integral of |F^-1(u) - G^-1(u)|^2: in one dimension the quantiles are coupled."""
-
-    def quantiles(points, probabilities):
-        order = np.argsort(np.asarray(points)[:, 0], kind="stable")
-        # divided by the last entry, and not by a sum that rounds otherwise, it ends at exactly 1
-        below = np.cumsum(np.asarray(probabilities, float)[order])
-        return np.asarray(points, float)[order, 0], below / below[-1]
-
-    (u, up_to_u), (v, up_to_v) = quantiles(x, a), quantiles(y, b)
-    levels = np.union1d(up_to_u[:-1], up_to_v[:-1])
-    at_u = u[np.searchsorted(up_to_u[:-1], np.append(levels, 1), "left")]
-    at_v = v[np.searchsorted(up_to_v[:-1], np.append(levels, 1), "left")]
-    return np.sum(np.diff(levels, prepend=0, append=1) * (at_u - at_v) ** 2)
+def _root(square):
+    # sqrt has no derivative at 0; the inner where keeps NaN out of the gradient there
+    return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
 
 
 def _plan(x, y, a, b):
-    import ot  # takes seconds, and only weighted clouds need it
-
-    a, b = (np.asarray(w, float) for w in (checks.weights(a, x, "a"), checks.weights(b, y, "b")))
-    return ot.emd(a / a.sum(), b / b.sum(), _costs(x, y), numItermax=10_000_000)
+    """An optimal plan as rows, columns and masses; n + m - 1 entries suffice, some may be 0."""
+    if all(map(checks.known, (x, y, a, b))):
+        return plans.solve(x, y, a, b)
+    size = len(x) if plans.equal(x, y, a, b) else len(x) + len(y) - 1
+    index = jax.ShapeDtypeStruct((size,), np.int32)
+    shapes = index, index, jax.ShapeDtypeStruct((size,), x.dtype)
+    arrays = jax.lax.stop_gradient((x, y, a, b))
+    return jax.pure_callback(
+        lambda *clouds: tuple(
+            np.asarray(part, shape.dtype)
+            for part, shape in zip(plans.solve(*clouds), shapes, strict=True)
+        ),
+        shapes, *arrays, vmap_method="sequential",
+    )  # fmt: skip
 
 
 def coupling(
@@ -77,25 +94,23 @@ def coupling(
     b: Float[Array, " m"] | None = None,
 ) -> Float[Array, "n m"]:
     """An optimal plan: entry (i, j) is the mass that goes from x_i to y_j."""
-    x, y = _clouds(x, y)
-    return jnp.asarray(_plan(x, y, a, b), x.dtype)
-
-
-def _assignment(x, y):
-    if len(x) != len(y):
-        raise ValueError(f"expected clouds of equal size, got {len(x)} and {len(y)} points")
-    return scipy.optimize.linear_sum_assignment(_costs(x, y))[1]
+    x, y, a, b = _clouds(x, y, a, b)
+    rows, columns, masses = _plan(x, y, a, b)
+    return jnp.zeros((len(x), len(y)), x.dtype).at[rows, columns].add(masses.astype(x.dtype))
 
 
 def optimal_permutation(x: Float[Array, "n d"], y: Float[Array, "n d"]) -> Int[Array, " n"]:
     """The permutation s for which moving each x_i to y_s(i) costs least; equal weights."""
-    return jnp.asarray(_assignment(*_clouds(x, y)))
+    x, y, _, _ = _clouds(x, y)
+    if len(x) != len(y):
+        raise ValueError(f"expected clouds of equal size, got {len(x)} and {len(y)} points")
+    return jnp.asarray(_plan(x, y, None, None)[1])
 
 
 def optimal_map(x: Float[Array, "n d"], y: Float[Array, "n d"]) -> Float[Array, "n d"]:
     """The points T(x_i): row i is where the optimal map from x to y takes x_i; equal weights."""
-    x, y = _clouds(x, y)
-    return y[_assignment(x, y)]
+    x, y, _, _ = _clouds(x, y)
+    return y[optimal_permutation(x, y)]
 
 
 def geodesic(
@@ -105,12 +120,12 @@ def geodesic(
 
     t lies in [0, 1]; a list of times puts one axis in front. Equal weights.
     """
-    x, y = _clouds(x, y)
+    x, y, _, _ = _clouds(x, y)
     t = checks.times(t, x.dtype)
     if checks.known(t) and np.any(np.asarray(t) > 1):
         raise ValueError(f"expected t in [0, 1], got {t}")
     s = t[..., None, None] if t.ndim else t
-    target = y[_assignment(x, y)]
+    target = y[optimal_permutation(x, y)]
     start, end = (jnp.expand_dims(c, range(t.ndim)) for c in (x, target))
     return (1 - s) * start + s * end
 

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 from ntkcourse import claims
 from ntkcourse.claims import ClaimError, check
@@ -132,3 +133,79 @@ def test_a_notebook_stores_the_record(monkeypatch):
         "bound": "4",
         "rival": "28.4",
     }
+
+
+X = np.array([4.0, 16.0, 64.0, 256.0])
+
+
+def test_slope_is_the_least_squares_line_of_the_logarithms():
+    y = np.exp(np.random.default_rng(0).normal(size=(4, 12)))
+    measured = claims.slope(X, jnp.asarray(y))
+    expected = [scipy.stats.linregress(np.log(X), np.log(column)).slope for column in y.T]
+    np.testing.assert_allclose(measured.each, expected, rtol=1e-12)
+    assert measured.median == pytest.approx(np.median(expected), rel=1e-12)
+
+
+def test_local_slopes_show_a_rate_that_has_not_settled():
+    y = np.where(X < 50, 10 * X**-0.25, 10 * 16**-0.25 * (X / 16) ** -1.0)
+    measured = claims.slope(X, y[:, None] * np.geomspace(1, 2, 10)[None])
+    np.testing.assert_allclose(measured.local, [-0.25, -1, -1], rtol=1e-12)
+    assert str(measured) == "-0.77 ([-0.77, -0.77], local -0.25, -1.00, -1.00)"
+    assert str(claims.slope(X, y)) == "-0.77 (local -0.25, -1.00, -1.00)"
+
+
+@pytest.mark.parametrize("seeds", [6, 10, 11, 25])
+def test_the_interval_is_exact_and_the_next_one_in_is_too_narrow(seeds):
+    slopes = np.random.default_rng(1).permutation(np.arange(seeds) - 3.0)
+    low, high = claims.slope(X, X[:, None] ** slopes).interval
+    # how often seeds of a law with median 0 have that many on either side of it
+    cover = lambda k: 1 - 2 * scipy.stats.binom.cdf(k, seeds, 0.5)  # noqa: E731
+    outside = round(low + 3)
+    assert high == pytest.approx(seeds - 4 - outside)
+    assert cover(outside) >= 0.95 > cover(outside + 1)
+
+
+def test_few_seeds_have_no_interval():
+    assert claims.slope(X, X[:, None] ** np.arange(5.0)).interval is None
+    assert claims.slope(X, X**2).interval is None
+    assert claims.slope(X, X**2).each == pytest.approx([2.0])
+
+
+def test_standard_errors_are_those_of_a_t_test():
+    samples = np.random.default_rng(2).normal(size=(30, 3, 4)) + 1
+    expected = np.linspace(0, 2, 12).reshape(3, 4)
+    t = scipy.stats.ttest_1samp(samples, expected).statistic
+    np.testing.assert_allclose(
+        claims.standard_errors(jnp.asarray(samples), expected), np.abs(t), rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        claims.standard_errors(samples, 1), claims.standard_errors(samples, np.ones((3, 4)))
+    )
+
+
+def test_equal_samples_are_exactly_right_or_infinitely_wrong():
+    np.testing.assert_array_equal(
+        claims.standard_errors(np.ones((5, 2)), np.array([1.0, 1.5])), [0, np.inf]
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "call"),
+    [
+        (ValueError, "increasing x > 0", lambda: claims.slope([1, 1], [1, 2])),
+        (ValueError, "increasing x > 0", lambda: claims.slope([0, 1], [1, 2])),
+        (ValueError, "at least two", lambda: claims.slope([1], [1])),
+        (ValueError, r"shape \(2, seeds\), got shape \(3, 2\)",
+         lambda: claims.slope([1, 2], np.ones((3, 2)))),
+        (ValueError, "expected y > 0, .* got -1.0", lambda: claims.slope([1, 2], [1, -1])),
+        (ValueError, "finite y", lambda: claims.slope([1, 2], [1, np.nan])),
+        (TypeError, "y as real numbers", lambda: claims.slope([1, 2], [True, True])),
+        (ValueError, "two or more samples", lambda: claims.standard_errors([1.0], 1)),
+        (ValueError, r"expected shape \(2,\), got expected \(3,\)",
+         lambda: claims.standard_errors(np.ones((4, 2)), np.ones(3))),
+        (ValueError, "finite samples", lambda: claims.standard_errors([1.0, np.inf], 1)),
+    ],
+)  # fmt: skip
+def test_bad_measurements_say_what_was_expected(user, error, message, call):
+    with pytest.raises(error, match=message):
+        call()

@@ -104,6 +104,36 @@ def test_recursion(depth, name, shape, pooling):
     np.testing.assert_allclose(back, exact, rtol=1e-9)
 
 
+@pytest.mark.parametrize("pooling", [True, False])
+@pytest.mark.parametrize(("padding", "stride"), [("zero", 1), ("zero", 2), ("circular", 2)])
+def test_padding_and_strides_against_patches_cut_out_by_hand(padding, stride, pooling):
+    # one convolution: given by the covariance of patches, cut out by hand
+    x, y = (np.asarray(a) for a in images(5, 4, 2))
+
+    def patches(a):
+        wide = np.pad(
+            a, ((1, 1), (1, 1), (0, 0)), {"zero": "constant", "circular": "wrap"}[padding]
+        )
+        corners = [(i, j) for i in range(0, 5, stride) for j in range(0, 4, stride)]
+        return np.array([wide[i : i + 3, j : j + 3].ravel() for i, j in corners])
+
+    u, v = patches(x), patches(y)
+    norms = [1.3**2 * np.sum(a**2, 1) / 18 + 0.16 for a in (u, v)]
+    cross = 1.3**2 * u @ v.T / 18 + 0.16
+    value, slope = relu_duals(norms[0][:, None], cross, norms[1][None])
+    mean = np.mean if pooling else lambda a: np.mean(np.diagonal(a))
+    nngp = 1.3**2 * mean(value) + 0.16
+    exact = nngp, nngp + 1.3**2 * mean(slope * cross)
+    at = (2, "relu", 1.3, 0.4, pooling, padding, stride)
+    ours = [
+        make(*at)(jnp.asarray(x), jnp.asarray(y)) for make in (convolution.nngp, convolution.ntk)
+    ]
+    np.testing.assert_allclose(ours, exact, rtol=1e-12)
+    deep = convolution.ntk(4, "relu", 1.3, 0.4, pooling, padding, stride)
+    there, back = deep(jnp.asarray(x), jnp.asarray(y)), deep(jnp.asarray(y), jnp.asarray(x))
+    assert float(there) == pytest.approx(float(back), rel=1e-12)
+
+
 def test_defaults_are_relu_with_unit_gain_no_bias_and_pooling():
     x, y = images(3, 3, 1)
     exact = loops(2, "relu", 2**0.5, 0.0, True, x, y)

@@ -1,5 +1,7 @@
 """Data sets against scikit-learn and against the geometry they promise."""
 
+import sys
+
 import jax
 import numpy as np
 import pytest
@@ -43,12 +45,42 @@ def test_sphere_has_radius_one_and_follows_its_key():
 
 
 @pytest.mark.parametrize("name", ["diabetes", "wine", "breast_cancer", "digits"])
-def test_table_is_standardised(name):
-    x, y = getattr(sklearn.datasets, f"load_{name}")(return_X_y=True)
+def test_table_is_as_the_source_has_it(name):
+    raw = {"scaled": False} if name == "diabetes" else {}
+    x, y = getattr(sklearn.datasets, f"load_{name}")(return_X_y=True, **raw)
     ours, targets = data.table(name)
     assert ours.dtype == np.float64
-    np.testing.assert_allclose(ours, StandardScaler().fit_transform(x), atol=1e-10)
+    np.testing.assert_array_equal(ours, x)
     np.testing.assert_array_equal(targets, y)
+
+
+@pytest.mark.parametrize("name", ["diabetes", "digits"])
+def test_standardise_sees_the_training_rows_only(name):
+    x = data.table(name)[0]
+    train, test, one = data.standardise(x[:100], x[100:], x[7:8])
+    scaler = StandardScaler().fit(x[:100])
+    np.testing.assert_allclose(train, scaler.transform(x[:100]), atol=1e-10)
+    np.testing.assert_allclose(test, scaler.transform(x[100:]), atol=1e-10)
+    np.testing.assert_allclose(one, train[7:8], atol=1e-14)
+    # other rows to test on change nothing: no leak
+    again = data.standardise(x[:100], 100 * x[100:] + 5)
+    np.testing.assert_array_equal(again[0], train)
+
+
+def test_standardise_centres_a_constant_column(dtype):
+    x = jax.numpy.array([[0.1, 1.0], [0.1, 2.0], [0.1, 6.0]], dtype)
+    train, other = data.standardise(x, jax.numpy.array([[2.1, 3.0]], dtype))
+    assert train.dtype == other.dtype == dtype
+    np.testing.assert_allclose(train[:, 0], 0, atol=1e-7)
+    np.testing.assert_allclose(other, [[2, 0]], atol=1e-6)
+    (alone,) = jax.jit(data.standardise)(x)
+    np.testing.assert_allclose(alone, train, rtol=1e-6, atol=1e-7)
+
+
+def test_a_table_without_scikit_learn_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(ImportError, match=r'pip install "ntkcourse\[book\]"'):
+        data.table("wine")
 
 
 @pytest.mark.usefixtures("user")
@@ -65,6 +97,12 @@ def test_table_is_standardised(name):
         (lambda: data.sphere(2, 2, key=None), ValueError, "expected a key for sphere, got None"),
         (lambda: data.sphere(2, 2), TypeError, "key"),
         (lambda: data.table("iris"), ValueError, "expected a data set among diabetes, .* 'iris'"),
+        (lambda: data.standardise(np.zeros(3)), ValueError, "expected train of shape"),
+        (
+            lambda: data.standardise(np.zeros((3, 2)), np.zeros((3, 1))),
+            ValueError,
+            r"expected others with points of shape \(2,\), got points of \(1,\)",
+        ),
     ],
 )
 def test_bad_input(call, error, message):

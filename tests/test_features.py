@@ -99,6 +99,17 @@ def test_phases_are_uniform_over_the_circle():
     assert abs(np.mean(waves**2) - 0.5) < 4 * np.sqrt(0.125 / M)
 
 
+def test_waves_and_their_derivatives_are_those_of_numpy(dtype):
+    """On small and large angles, at the ends and in the middle of a turn."""
+    angles = np.concatenate([np.linspace(-50, 50, 20_001), np.arange(-8, 9) * np.pi / 2])
+    turns = jnp.asarray(angles / (2 * np.pi), dtype)
+    exact = 2 * np.pi * np.asarray(turns, float)
+    eps = float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(features._cosine(turns), np.cos(exact), atol=60 * eps)
+    slope = jax.vmap(jax.grad(features._cosine))(turns)
+    np.testing.assert_allclose(slope, -2 * np.pi * np.sin(exact), atol=600 * eps)
+
+
 @pytest.mark.parametrize("sigma_b", [0.0, 0.6])
 @pytest.mark.parametrize("activation", ["relu", "erf", "gelu"])
 def test_random_layer_estimates_the_dual(activation, sigma_b, dtype):

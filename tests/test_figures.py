@@ -12,19 +12,26 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ntkcourse import figures
+from ntkcourse import figures, sliders
 
 mpl.use("agg")
 import matplotlib.pyplot as plt  # the backend has to be chosen first
 
-LOOKS = [figures.NETWORK, figures.LINEAR, figures.KERNEL, figures.DATA, figures.WRONG]
+LOOKS = [
+    figures.NETWORK,
+    figures.LINEAR,
+    figures.KERNEL,
+    figures.DATA,
+    figures.WRONG,
+    figures.GUIDE,
+]
 
 
 @pytest.fixture
 def shown(monkeypatch):
     """What a notebook would store, as (data, metadata)."""
     outputs = []
-    monkeypatch.setattr(figures, "_in_notebook", lambda: True)
+    monkeypatch.setattr(sliders, "_in_notebook", lambda: True)
     monkeypatch.setattr(
         "IPython.display.display", lambda data, raw, metadata: outputs.append((data, metadata))
     )
@@ -84,6 +91,88 @@ def test_style_is_the_only_thing_that_touches_matplotlib():
         assert dict(mpl.rcParams) == before
 
 
+@pytest.fixture
+def ax():
+    figure, axes = plt.subplots()
+    yield axes
+    plt.close(figure)
+
+
+SAMPLES = np.array([[1.0, 2.0, 4.0, 5.0, 9.0], [10.0, 40.0, 20.0, 90.0, 50.0]])
+
+
+def test_band_is_the_median_and_the_range(ax):
+    figures.band(ax, [8, 64], SAMPLES, figures.NETWORK, label="networks", linewidth=3)
+    [line], [area] = ax.lines, ax.collections
+    np.testing.assert_array_equal(line.get_xydata(), [[8, 4], [64, 40]])
+    assert (line.get_color(), line.get_linewidth()) == (figures.NETWORK["color"], 3)
+    corners = {tuple(corner) for corner in area.get_paths()[0].vertices}
+    assert corners == {(8, 1), (8, 9), (64, 10), (64, 90)}
+    assert mpl.colors.same_color(area.get_facecolor()[0][:3], figures.NETWORK["color"])
+    [label] = ax.texts
+    assert (label.get_text(), label.xy) == ("networks", (64, 40))
+    assert label.get_color() == figures.NETWORK["color"]
+
+
+def test_band_of_quantiles_with_a_label_elsewhere(ax):
+    figures.band(ax, [8, 64], SAMPLES, figures.KERNEL, label="k", at=(1, 2), quantiles=(0.25, 0.75))
+    corners = {tuple(corner) for corner in ax.collections[0].get_paths()[0].vertices}
+    assert corners == {(8, 2), (8, 5), (64, 20), (64, 50)}
+    assert ax.texts[0].xy == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("exponent", "text"), [(-0.5, "slope −1/2"), (1, "slope 1"), (1 / 3, "slope 1/3"),
+                           (-1.234, "slope −1.23")]
+)  # fmt: skip
+def test_guide_has_its_slope_and_says_it(ax, exponent, text):
+    figures.guide(ax, [4, 16, 64], exponent, through=(16, 3.0))
+    (x, y), [label] = ax.lines[0].get_xydata().T, ax.texts
+    np.testing.assert_allclose(np.diff(np.log(y)) / np.diff(np.log(x)), exponent)
+    assert y[1] == pytest.approx(3)
+    assert label.get_text() == text
+
+
+def test_guide_takes_words(ax):
+    figures.guide(ax, [4, 16], 2, through=(4, 1.0), label="$m^2$", at=(5, 6))
+    assert (ax.texts[0].get_text(), ax.texts[0].xy) == ("$m^2$", (5, 6))
+
+
+def test_log_ticks_are_these_and_no_others(ax):
+    ax.plot([16, 4096], [0.1, 1])
+    figures.log_ticks(ax, x=[16, 256, 4096], y={0.25: "¼", 1: "one"})
+    ax.figure.canvas.draw()
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["16", "256", "4096"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["¼", "one"]
+    np.testing.assert_array_equal(ax.get_xticks(), [16, 256, 4096])
+    assert len(ax.get_xticks(minor=True)) == len(ax.get_yticks(minor=True)) == 0
+
+
+def test_log_ticks_leave_the_other_axis(ax):
+    before = ax.get_yticks()
+    figures.log_ticks(ax, x=[1, 10])
+    assert ax.get_yscale() == "linear"
+    np.testing.assert_array_equal(ax.get_yticks(), before)
+
+
+@pytest.mark.parametrize(
+    ("message", "call"),
+    [
+        (r"shape \(3, seeds\), got \(2, 5\)",
+         lambda ax: figures.band(ax, [1, 2, 3], SAMPLES, figures.DATA)),
+        ("finite samples", lambda ax: figures.band(ax, [1], [[1, np.nan]], figures.DATA)),
+        ("guide of positive numbers", lambda ax: figures.guide(ax, [0, 1], -1, through=(1, 1))),
+        ("guide of positive numbers", lambda ax: figures.guide(ax, [1, 2], -1, through=(1, -1))),
+        ("positive ticks", lambda ax: figures.log_ticks(ax, x=[0, 1])),
+        ("positive ticks", lambda ax: figures.log_ticks(ax, y=[])),
+    ],
+)  # fmt: skip
+def test_helpers_refuse(user, ax, message, call):
+    with pytest.raises(ValueError, match=message):
+        call(ax)
+
+
 def test_show_stores_picture_and_text(shown):
     figures.show(draw(), alt="A line that\n   rises to one")
     [(data, metadata)] = shown
@@ -114,7 +203,7 @@ def test_explore_stores_every_frame_with_its_text(shown):
     assert len(stored["frames"]) == len(stored["alts"]) == 6
     assert stored["alts"][4] == "A line from 0 up to 2.5"
     # The last parameter moves fastest, and each frame is the picture of its own parameters.
-    expected = pixels(base64.b64encode(figures._png(draw(2.5, 0))[0]).decode())
+    expected = pixels(base64.b64encode(sliders._png(draw(2.5, 0))[0]).decode())
     assert np.array_equal(pixels(stored["frames"][4]), expected)
     assert not np.array_equal(pixels(stored["frames"][3]), expected)
     assert data["text/plain"] == "A line from −1 up to 1"
@@ -212,4 +301,4 @@ def test_show_refuses_a_figure_without_a_text(user, error, alt):
     ],
 )
 def test_values_beside_a_slider_read_well(value, text):
-    assert figures._value_text(value) == text
+    assert sliders.value_text(value) == text

@@ -435,3 +435,47 @@ def test_bad_flows(call, error, message):
 def test_bad_energies(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("step", [None, 0.1])
+def test_flows_under_all_transformations(step):
+    energy, times = flows.total(BOWL, flows.interaction(repulsion)), jnp.array([0.5])
+    end = lambda p: flows.wasserstein_flow(energy, p, times, step=step)[-1]  # noqa: E731
+    clouds = jnp.stack([cloud(3, 2), cloud(3, 2, seed=1)])
+    ends = jax.vmap(end)(clouds)
+    for one, particles in zip(ends, clouds, strict=True):
+        np.testing.assert_allclose(one, end(particles), atol=1e-7)
+    towards, h = cloud(3, 2, seed=2), 1e-4
+    difference = (end(clouds[0] + h * towards) - end(clouds[0] - h * towards)) / (2 * h)
+    forward = jax.jvp(end, (clouds[0],), (towards,))[1]
+    np.testing.assert_allclose(forward, difference, atol=1e-5)
+    cotangent = cloud(3, 2, seed=3)
+    backward = jax.vjp(end, clouds[0])[1](cotangent)[0]
+    np.testing.assert_allclose(
+        jnp.vdot(backward, towards), jnp.vdot(cotangent, difference), atol=1e-4
+    )
+
+
+def test_the_temperature_may_be_traced():
+    run = lambda tau: flows.wasserstein_flow(  # noqa: E731
+        BOWL, cloud(), jnp.array([1.0]), step=0.125, temperature=tau, key=KEY
+    )
+    taus = jnp.array([0.0, 0.5, 2.0])
+    for got, tau in zip(jax.vmap(run)(taus), taus, strict=True):
+        np.testing.assert_allclose(got, run(float(tau)), rtol=1e-12)
+
+
+def test_pairs_in_bands_are_all_pairs(monkeypatch):
+    particles, weights = cloud(7), jnp.arange(1.0, 8) / 28
+    energy = flows.interaction(repulsion)
+    whole = jax.value_and_grad(energy)(particles, weights)
+    monkeypatch.setattr(flows, "BAND", 3 * particles.size)  # three rows, three rows, one
+    banded = jax.value_and_grad(energy)(particles, weights)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), banded, whole)
+    expected = interaction_in_numpy(np.asarray(particles), np.asarray(weights))
+    np.testing.assert_allclose(banded[0], expected, rtol=1e-12)
+
+
+def test_more_steps_than_are_tried_are_refused():
+    with pytest.raises(FloatingPointError, match="left the finite numbers"):
+        flows.wasserstein_flow(BOWL, cloud(1, 1), jnp.array([1.0]), step=2.0**-19)

@@ -7,12 +7,15 @@ import json
 import re
 from pathlib import Path
 
+import homework_alone
 import homework_sample as sample
+import jax
 import nbformat
 import pytest
 import yaml
+from jaxtyping import config
 
-from grading import compare, grade, masters, perform, release, submissions
+from grading import compare, grade, masters, perform, release, starter, submissions
 
 ROOT = Path(__file__).resolve().parent.parent
 SEED = "a seed of the tests"
@@ -49,17 +52,19 @@ def answers(isolation, master):
     """What the solution of an assignment returns for the hidden inputs."""
     known: dict = {}
 
-    def find(name: str) -> tuple[grade.Marking, list[dict]]:
+    def find(name: str) -> tuple[grade.Marking, str, list[dict]]:
         if name not in known:
             marking = grade.Marking({name: master(name)}, SEED)
-            known[name] = (marking, grade.expected(master(name), marking))
+            known[name] = (marking, SEED, *grade.expected(master(name), marking, [SEED]))
         return known[name]
 
     return find
 
 
 def marks(notebook: dict, master: masters.Master, answers) -> dict[str, float]:
-    record = grade.mark(json.loads(json.dumps(notebook)), master, *answers)
+    cells = submissions.code_cells(json.loads(json.dumps(notebook)))
+    record, doubtful = grade.mark(cells, master, *answers)
+    assert not doubtful
     return {task["name"]: task["score"] for task in record["tasks"]}
 
 
@@ -75,8 +80,7 @@ def test_the_solution_gets_full_marks(master, answers, name):
 @each_assignment
 def test_the_untouched_starter_gets_none(master, answers, name):
     one = master(name)
-    starter = release.starter(one, {}, "")
-    assert marks(starter, one, answers(name)) == {t.name: 0 for t in one.tasks}
+    assert marks(release.starter(one, {}, ""), one, answers(name)) == {t.name: 0 for t in one.tasks}
 
 
 @each_task
@@ -90,7 +94,7 @@ def test_a_wrong_solution_loses_exactly_its_points(master, answers, name, task):
 @each_assignment
 def test_every_wrong_solution_is_noticed(master, answers, name):
     """All of them in one process, under other names; that costs one start instead of dozens."""
-    one, (marking, right) = master(name), answers(name)
+    one, (marking, _, right) = master(name), answers(name)
     cells = grade.runnable(submissions.code_cells(one.notebook), one)
     sources, calls, notes = [cell.source for cell in cells], [], []
     hidden = grade.hidden_calls(one, SEED)
@@ -146,7 +150,53 @@ def test_a_starter_keeps_no_secret_and_shows_what_is_expected(name):
     assert any("**Expected result**" in cell.source for cell in notebook.cells)
     assert all(not cell.get("outputs") for cell in notebook.cells)
     url = yaml.safe_load((ROOT / "_config.yml").read_text())["repository"]["url"]
-    assert any(f'%pip install -q "ntkcourse @ git+{url}"' in cell.source for cell in notebook.cells)
+    assert any(
+        f'%pip install -q "ntkcourse[book] @ git+{url}"' in cell.source for cell in notebook.cells
+    )
+
+
+@pytest.fixture(scope="module")
+def lesson(master):
+    """The starter of an assignment after it ran from top to bottom, as a user has the package."""
+    known: dict = {}
+
+    def find(name: str) -> tuple[dict, dict[str, str], str]:
+        if name not in known:
+            known[name] = homework_alone.stage(master(name))
+        return known[name]
+
+    config.update("jaxtyping_disable", True)
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield find
+    config.update("jaxtyping_disable", False)
+
+
+@each_of_the_course
+def test_a_starter_runs_to_the_end_and_skips_what_is_not_solved(master, lesson, name):
+    _, cells, printed = lesson(name)
+    waiting = [cell for cell in cells if cell.startswith(("show-", "test-"))]
+    assert printed.count("This task is not solved yet.") == len(waiting)
+
+
+@each_of_the_course
+def test_what_the_public_cell_accepts_the_marking_accepts(master, lesson, name):
+    names, cells, _ = lesson(name)
+    assert list(homework_alone.disagreements(master(name), names, cells)) == []
+
+
+@pytest.mark.soak  # by default the names that cells use are looked at: starter.entangled
+@each_of_the_course
+def test_each_task_can_be_done_alone(master, lesson, name):
+    names, cells, _ = lesson(name)
+    assert list(homework_alone.alone(master(name), names, cells)) == []
+
+
+def test_a_cell_that_needs_another_task_is_noticed(tmp_path):
+    path = sample.write(tmp_path)
+    assert starter.entangled(masters.read(path)) == []
+    path.write_text(path.read_text().replace("print(centred(", "print(gram(", 1))
+    fault = "show-centre: expected no names of other tasks, got ['gram']"
+    assert starter.entangled(masters.read(path)) == [fault]
 
 
 def test_every_starter_is_on_the_site_and_in_the_list():

@@ -15,7 +15,7 @@ from scipy.special import erf, ndtr
 from shared import approaches
 
 from ntkcourse import infinite, kernels
-from ntkcourse.activations import SLOPE
+from ntkcourse.duals import SLOPE, correlation
 
 mp = mpmath.mp
 CLOSED = ["relu", "leaky_relu", "abs", "erf", "sin", "cos", "gelu", "identity"]
@@ -256,11 +256,9 @@ def test_defaults_are_relu_with_unit_gain_and_no_bias():
 def test_correlation_snaps_rounding_only(dtype):
     eps = float(jnp.finfo(dtype).eps)
     q = jnp.asarray([1 - 8 * eps, 1 - 2 * eps, 1.0, 1 + 2 * eps, -1 + 2 * eps, -1 + 8 * eps], dtype)
-    c, norm = infinite.correlation(jnp.full(6, 4, dtype), q * 8, jnp.full(6, 16, dtype))
-    assert norm.tolist() == [8] * 6
+    c = correlation(jnp.full(6, 4, dtype), q * 8, jnp.full(6, 16, dtype))
     assert c.tolist() == [float(q[0]), 1, 1, 1, -1, float(q[5])]
-    c, norm = infinite.correlation(*jnp.asarray([[0, 0], [0, 0.5], [3, 3]], dtype))
-    assert (c.tolist(), norm.tolist()) == ([0, 0], [0, 0])
+    assert correlation(*jnp.asarray([[0, 0], [0, 0.5], [3, 3]], dtype)).tolist() == [0, 0]
 
 
 def special_pairs(dtype):
@@ -383,6 +381,87 @@ def test_finite_networks_approach_at_the_rate_of_the_square_root(name, phi):
     limit = np.array([make(*at)(x, y) for make in (infinite.nngp, infinite.ntk)])
     sample = partial(finite_kernels, x=x, y=y, depth=3, phi=phi, sigma_w=1.3, sigma_b=0.4)
     approaches(sample, limit, jax.random.split(jax.random.key(5), 60), [16, 64, 256], 0.12)
+
+
+@pytest.mark.parametrize("trained", [[1], [2], [3], [1, 3], []])
+def test_trained_layers_add_up_as_in_finite_networks(trained):
+    # brute force with scalars: layer l gives Sigma^l times the later sigma_w^2 kappa_dot
+    x, y = np.array([1.0, -0.5, 0.3]), np.array([0.2, 0.8, -1.0])
+    q = [1.3**2 * a @ b / 3 + 0.16 for a, b in ((x, x), (x, y), (y, y))]
+    expected = q[1] * (1 in trained)
+    for layer in (2, 3):
+        own = [rectified(mp.mpf(0), *(mp.mpf(v) for v in t))
+               for t in ((q[0],) * 3, q, (q[2],) * 3)]  # fmt: skip
+        q = [1.3**2 * float(value) + 0.16 for value, _ in own]
+        expected = q[1] * (layer in trained) + 1.3**2 * float(own[1][1]) * expected
+    ours = infinite.ntk(3, "relu", 1.3, 0.4, trained)(jnp.asarray(x), jnp.asarray(y))
+    assert float(ours) == pytest.approx(expected, rel=1e-12, abs=1e-15)
+
+
+def test_layers_of_network_are_the_dense_case(user):
+    x, y = jnp.asarray([1.0, -0.5, 0.3]), jnp.asarray([0.2, 0.8, -1.0])
+    d, phi = infinite.dense(1.3, 0.4), infinite.nonlinearity("erf")
+    for k, make in zip(
+        infinite.network(d, phi, d, phi, d), (infinite.nngp, infinite.ntk), strict=True
+    ):
+        assert float(k(x, y)) == pytest.approx(float(make(3, "erf", 1.3, 0.4)(x, y)), rel=1e-14)
+        slope = jax.jit(jax.grad(lambda s, m=make: m(12, "relu", s, 0.1)(x, y)))(1.2)
+        step = [float(make(12, "relu", 1.2 + h, 0.1)(x, y)) for h in (1e-5, -1e-5)]
+        assert float(slope) == pytest.approx((step[0] - step[1]) / 2e-5, rel=1e-7)
+
+
+def finite_residual(width, key, x, y, norm):
+    """dense, [layer norm], x + dense(relu(dense(relu(x)))), relu, dense, written out."""
+    sizes = [(3, width), (width, width), (width, width), (width, 1)]
+    keys = jax.random.split(key, 4)
+    params = [jax.random.normal(k, s) for k, s in zip(keys, sizes, strict=True)]
+
+    def network(params, z):
+        def dense(i, h):
+            return 1.3 / len(h) ** 0.5 * (h @ params[i])
+
+        f = dense(0, z)
+        if norm:
+            f = (f - f.mean()) / f.std()
+        f = f + dense(2, jax.nn.relu(dense(1, jax.nn.relu(f))))
+        h = jax.nn.relu(f)
+        return dense(3, h)[0], h
+
+    (gx, hx), (gy, hy) = (jax.grad(network, has_aux=True)(params, p) for p in (x, y))
+    products = [jnp.sum(u * v) for u, v in zip(gx, gy, strict=True)]
+    return jnp.stack([1.3**2 * jnp.mean(hx * hy), sum(products)])
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_residual_branches_and_layer_norm_are_limits_of_finite_networks(norm):
+    x, y = jnp.asarray([1.0, -0.5, 0.3]), jnp.asarray([0.2, 0.8, -1.0])
+    d, phi = infinite.dense(1.3), infinite.nonlinearity("relu")
+    first = [d, infinite.layer_norm()] if norm else [d]
+    pair = infinite.network(*first, infinite.residual(phi, d, phi, d), phi, d)
+    limit = np.array([float(k(x, y)) for k in pair])
+    sample = partial(finite_residual, x=x, y=y, norm=norm)
+    approaches(sample, limit, jax.random.split(jax.random.key(5), 80), [16, 64, 256], 0.15)
+
+
+def test_networks_that_no_limit_describes_are_refused(user):
+    d, phi, norm = infinite.dense(), infinite.nonlinearity("relu"), infinite.layer_norm()
+    for layers in (
+        (phi, d),
+        (d, phi, phi, d),
+        (d, phi, norm, d),
+        (d, infinite.residual(norm, phi, phi, d)),
+    ):
+        with pytest.raises(ValueError, match="after a dense layer"):
+            infinite.network(*layers)
+    for layers in ((), (d, phi), (d, norm)):
+        with pytest.raises(ValueError, match="ends in dense"):
+            infinite.network(*layers)
+    with pytest.raises(ValueError, match="branch that ends in dense"):
+        infinite.residual(d, phi)
+    with pytest.raises(TypeError, match="expected a layer"):
+        infinite.network(d, "relu", d)
+    with pytest.raises(ValueError, match=r"trained layers among 1 ... 2, got \[3\]"):
+        infinite.ntk(2, trained=[3])
 
 
 def ensemble_oracle(nngp, ntk, x, y, x_new, t, ridge):

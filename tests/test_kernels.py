@@ -81,15 +81,46 @@ def test_sums_and_products_are_kernels():
     x, y = normal(5, 2), normal(3, 2, seed=1)
     a, b = kernels.rbf(2.0), kernels.linear()
     ga, gb = kernels.gram(a, x, y), kernels.gram(b, x, y)
-    np.testing.assert_allclose(kernels.gram(lambda u, v: a(u, v) + b(u, v), x, y), ga + gb)
-    np.testing.assert_allclose(kernels.gram(lambda u, v: a(u, v) * b(u, v), x, y), ga * gb)
+    own = lambda u, v: a(u, v) * b(u, v)  # noqa: E731
+    for k, expected in (
+        (a + b, ga + gb),
+        (a * b, ga * gb),
+        (own, ga * gb),
+        (a + own, ga + ga * gb),
+        (own + a, ga + ga * gb),
+        (2 * a + 3.0, 2 * ga + 3),
+        (a * (b + 1), ga * gb + ga),
+    ):
+        np.testing.assert_allclose(kernels.gram(k, x, y), expected, rtol=1e-13)
+        np.testing.assert_allclose(k(x[0], y[0]), expected[0, 0], rtol=1e-13)
     assert np.all(kernels.gram(lambda u, v: 2.0, x, y) == 2)
+
+
+def test_sums_of_kernels_keep_the_dtype(dtype):
+    x = normal(5, 2, dtype=dtype)
+    k = 0.5 * kernels.rbf(2.0) + kernels.laplace(1.5) * kernels.polynomial(2) + 1.0
+    assert kernels.gram(k, x).dtype == dtype
+    assert k(x[0], x[1]).dtype == dtype
+    assert jax.jit(kernels.gram)(k, x).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    "make", [kernels.rbf, kernels.laplace, kernels.cauchy, lambda s: kernels.laplace(s, 2)]
+)
+def test_one_lengthscale_per_coordinate(user, make, dtype):
+    x, y, scales = normal(5, 3, dtype=dtype), normal(4, 3, seed=1, dtype=dtype), [0.5, 1.0, 2.0]
+    stretched = [p / np.asarray(scales, dtype)[None] for p in (x, y)]
+    expected = kernels.gram(make(1.0), *stretched)
+    for lengthscale in (scales, np.asarray(scales), jnp.asarray(scales, dtype)):
+        matrix = kernels.gram(make(lengthscale), x, y)
+        np.testing.assert_allclose(matrix, expected, rtol=1e-5 if dtype == jnp.float32 else 1e-13)
+        assert matrix.dtype == dtype
 
 
 def test_kernels_of_one_family_share_one_function():
     # that is how JAX knows that it has compiled them before
     for make in (kernels.rbf, kernels.laplace, kernels.cauchy, partial(kernels.polynomial, 3)):
-        assert make(0.5).func == make(2.0).func
+        assert make(0.5).formula == make(2.0).formula
 
 
 def test_kernels_can_be_differentiated_by_their_parameters(user):
@@ -274,7 +305,14 @@ BAD = [
     (lambda: kernels.gram(K, X.astype(str)), TypeError, "x to be an array of numbers"),
     (lambda: kernels.gram(K, np.array([[None]])), TypeError, "x to be an array of numbers"),
     (lambda: kernels.gram(K, X * 1j), TypeError, "expected real x, got dtype complex128"),
-    (lambda: kernels.gram(5, X), TypeError, "callable"),
+    (lambda: kernels.gram(5, X), TypeError, "expected a kernel first"),
+    (lambda: kernels.gram(X, K), TypeError, "expected a kernel first"),
+    (lambda: kernels.gram(K + -1.0, X), ValueError, "constant kernel >= 0"),
+    (
+        lambda: kernels.gram(kernels.rbf([1.0, 2.0, 3.0]), X),
+        ValueError,
+        "one lengthscale for each of",
+    ),
     (lambda: kernels.gram(lambda x, y: x, X), ValueError, r"k\(x, y\) to be a number.*\(2,\)"),
     (lambda: K(np.ones(2), np.ones(3)), ValueError, r"one shape.*\(2,\) and \(3,\).*gram"),
     (lambda: kernels.linear()(1.0, 1.0), ValueError, r"two points of one shape"),
@@ -290,7 +328,8 @@ BAD = [
     (lambda: kernels.rbf(0.0), ValueError, "lengthscale > 0, got 0.0"),
     (lambda: kernels.rbf(float("nan")), ValueError, "finite number for lengthscale, got nan"),
     (lambda: kernels.rbf("wide"), TypeError, "number for lengthscale, got 'wide'"),
-    (lambda: kernels.rbf([1.0, 2.0]), TypeError, "number for lengthscale"),
+    (lambda: kernels.rbf([1.0, -2.0]), ValueError, "lengthscale > 0"),
+    (lambda: kernels.rbf([[1.0]]), ValueError, "one per coordinate"),
     (lambda: kernels.rbf(True), TypeError, "number for lengthscale, got True"),
     (lambda: kernels.rbf(None), TypeError, "number for lengthscale, got None"),
     (lambda: kernels.laplace(-1.0), ValueError, "lengthscale > 0, got -1.0"),
@@ -312,7 +351,11 @@ BAD = [
     (lambda: kernels.ridge_regression(K, X, Y)(np.ones(2)), ValueError, "x_new of shape"),
     (lambda: kernels.gradient_flow(K, X, Y, -1.0), ValueError, "times t >= 0, got -1"),
     (lambda: kernels.gradient_flow(K, X, Y, np.nan), ValueError, "times t >= 0, got nan"),
-    (lambda: kernels.gradient_flow(K, X, Y, [[1.0]]), ValueError, r"list of times, got.*\(1, 1\)"),
+    (
+        lambda: kernels.gradient_flow(K, X, Y, [[1.0]]),
+        ValueError,
+        r"list of times, got.*\(1, 1\)",
+    ),
     (lambda: kernels.gradient_flow(K, X, Y[:2], 1.0), ValueError, r"y of shape \(3,\)"),
     (lambda: kernels.gradient_flow(K, X[0], Y, 1.0), ValueError, "x of shape"),
     (lambda: kernels.gradient_flow(K, X, Y, 1.0)(np.ones((1, 3))), ValueError, "x_new with points"),

@@ -62,6 +62,48 @@ def test_the_doubled_network_is_the_scaled_difference(scaling):
     np.testing.assert_allclose(doubled, share * (f - g), rtol=1e-11, atol=1e-14)
 
 
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_a_width_is_a_narrower_network_in_the_same_arrays(scaling, traced):
+    init, apply = networks.mlp((3, 6, 4, 2), "cos", 1.3, 0.7, scaling)
+    params, x = init(key=KEY), inputs(4, 3)
+    run = jax.jit(lambda w: apply(params, x, width=w)) if traced else partial(apply, params, x)
+    for width in (1, 3, 4, 5, 6):
+        first, second = min(width, 6), min(width, 4)
+        (w1, b1), (w2, b2), (w3, b3) = params
+        narrow = [
+            (w1[:first], b1[:first]),
+            (w2[:second, :first], b2[:second]),
+            (w3[:, :second], b3),
+        ]
+        if scaling == "standard":  # the weights a narrow network would have drawn
+            narrow[1] = (narrow[1][0] * np.sqrt(6 / first), narrow[1][1])
+            narrow[2] = (narrow[2][0] * np.sqrt(4 / second), narrow[2][1])
+        expected = forward(narrow, x, np.cos, 1.3, 0.7, scaling)
+        ours = run(width) if traced else run(width=width)
+        np.testing.assert_allclose(ours, expected, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(apply(params, x, width=6), apply(params, x), rtol=1e-12)
+
+
+def test_the_width_of_a_doubled_network():
+    init, apply = networks.mlp((3, 6, 1), "tanh", 1.3, 0.0, "mean_field")
+    halves, x = (init(key=KEY), init(key=jax.random.key(1))), inputs(4, 3)
+    f, g = (apply(half, x, width=2) for half in halves)
+    doubled = apply(networks.Doubled(*halves), x, width=2)
+    np.testing.assert_allclose(doubled, (f - g) / 2, rtol=1e-12)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_traced_sigmas(scaling, dtype):
+    def outputs(sigma_w, sigma_b):
+        init, apply = networks.mlp((3, 4, 1), "tanh", sigma_w, sigma_b, scaling)
+        return apply(init(key=KEY, dtype=dtype), inputs(2, 3, dtype=dtype))
+
+    traced = jax.jit(outputs)(1.3, 0.4)
+    assert traced.dtype == dtype
+    np.testing.assert_allclose(traced, outputs(1.3, 0.4), rtol=1e-5)
+
+
 def test_defaults_are_those_of_a_relu_network():
     init, apply = networks.mlp((3, 5, 1))
     params, x = init(key=KEY), inputs(4, 3)
@@ -155,7 +197,9 @@ def test_wide_networks_approach_the_infinite_kernel_like_one_over_root_n(activat
     for width in widths:
         init, apply = networks.mlp((4, *[width] * (depth - 1), 1), activation, 1.4, 0.3)
         finite = jax.jit(
-            partial(jax.lax.map, lambda k, i=init, a=apply: a.tangent_kernel(i(key=k), x, y))
+            partial(
+                jax.lax.map, lambda k, i=init, a=apply: tangent.empirical_ntk(a, i(key=k), x, y)
+            )
         )(jax.random.split(KEY, 24))
         scale = np.abs(expected).max()
         errors.append(np.sqrt(np.mean((finite - expected[None]) ** 2)) / scale)
@@ -179,12 +223,13 @@ def test_centred_starts_at_zero_and_keeps_gradient_and_kernel():
     f = networks.centred(apply, start)
     assert np.all(f(start, x) == 0)
     np.testing.assert_allclose(f(later, x), apply(later, x) - apply(start, x), rtol=1e-14)
-    assert f.tangent_kernel is apply.tangent_kernel
+    np.testing.assert_allclose(
+        tangent.empirical_ntk(f, later, x), tangent.empirical_ntk(apply, later, x), rtol=1e-12
+    )
     # the subtracted function is a constant even where one differentiates by theta_0
     through = jax.grad(lambda p: jnp.sum(networks.centred(apply, p)(p, x)))(start)
     plain = jax.grad(lambda p: jnp.sum(apply(p, x)))(start)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12), through, plain)
-    assert not hasattr(networks.centred(lambda p, a: a @ p, jnp.ones(3)), "tangent_kernel")
 
 
 def test_init_and_apply_work_inside_jit_and_vmap():
@@ -232,6 +277,12 @@ def test_bad_keys_and_inputs():
         init()
     params = init(key=KEY)
     for x in (jnp.ones(3), jnp.ones((2, 4)), jnp.ones((1, 2, 3))):
-        for call in (apply, lambda p, a: apply.tangent_kernel(p, a, a)):
-            with pytest.raises(ValueError, match=r"expected x of shape \(n, 3\), got"):
-                call(params, x)
+        with pytest.raises(ValueError, match=r"expected x of shape \(n, 3\), got"):
+            apply(params, x)
+    with pytest.raises(ValueError, match="expected a key for init, got int 0"):
+        init(key=0)
+    with pytest.raises(TypeError, match=r"expected apply\(params, x\) with params from init"):
+        apply(jnp.ones((2, 3)), params)
+    for width, error in ((0, ValueError), (5, ValueError), (2.0, TypeError)):
+        with pytest.raises(error, match="width"):
+            apply(params, jnp.ones((2, 3)), width=width)

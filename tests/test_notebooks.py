@@ -40,7 +40,7 @@ def test_colab_installs_from_the_repository_of_the_settings(source):
     first = next(
         c for c in nbformat.read(source.with_suffix(".ipynb"), 4).cells if c.cell_type == "code"
     )
-    assert f'%pip install -q "ntkcourse @ git+{url}"' in first.source
+    assert f'%pip install -q "ntkcourse[book] @ git+{url}"' in first.source
     assert 'if "google.colab" in sys.modules' in first.source
     assert "remove-cell" in first.metadata.tags
 

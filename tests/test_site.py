@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from book import ledger
-from ntkcourse import figures
+from ntkcourse import sliders
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTENTS = yaml.safe_load((ROOT / "_toc.yml").read_text())
@@ -426,10 +426,10 @@ def stage(browser):
 
     def open_stage(animate: bool, reduced: bool, **values):
         frames = [
-            (figures._png(frame(i))[0], f"frame number {i} of all") for i in range(3 ** len(values))
+            (sliders._png(frame(i))[0], f"frame number {i} of all") for i in range(3 ** len(values))
         ]
         labels = dict.fromkeys(values, "a")
-        markup = figures._static(frames, (200, 100), values, labels, animate)
+        markup = sliders._static(frames, (200, 100), values, labels, animate)
         context = browser.new_context(reduced_motion="reduce" if reduced else "no-preference")
         contexts.append(context)
         tab = context.new_page()

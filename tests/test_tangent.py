@@ -1,12 +1,14 @@
 """The tangent kernel, the linearisation and the norms against dense matrices."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from ntkcourse import networks, tangent, training
+from ntkcourse import kernels, networks, structure, tangent, training
 
 KEY = jax.random.key(0)
 NAN = float("nan")
@@ -120,55 +122,129 @@ def test_trace_sums_the_diagonal_blocks(make):
     np.testing.assert_array_equal(scalar, tangent.empirical_ntk(make(apply), init(key=KEY), x))
 
 
-@pytest.mark.parametrize("outputs", [1, 2])
-@pytest.mark.parametrize("points_per_block", [0, 2, 100])
-def test_blocks_do_not_change_the_kernel_and_bound_the_memory(
-    monkeypatch, points_per_block, outputs
-):
-    init, apply = networks.mlp((3, 4, outputs), "tanh")
-    params, x, y = init(key=KEY), inputs(5, 3), inputs(4, 3, seed=1)
-    numbers = (3 * 4 + 4 * outputs) * outputs  # of the Jacobian at one point
-    sizes, original = [], tangent._jacobian
+@pytest.mark.parametrize("trace", [False, True])
+@pytest.mark.parametrize("rows", [0, 2, 3, 100])
+def test_blocks_do_not_change_the_kernel_and_bound_the_memory(monkeypatch, rows, trace):
+    """With ``rows`` rows in a block; those of y are kept when they fit, else computed again."""
+    init, apply = networks.mlp((3, 4, 2), "tanh", 1.3, 0.2)
+    params, x, y = init(key=KEY), inputs(7, 3), inputs(4, 3, seed=1)
+    point = jax.ShapeDtypeStruct((1, 3), x.dtype)
+    row = structure.plan(apply, params, point, trace).row
+    sizes, original = [], structure.factors
 
-    def counted(*arguments):
-        sizes.append(original(*arguments).size)
-        return original(*arguments)
+    def counted(how, params, x, trace):
+        sizes.append(len(x))
+        return original(how, params, x, trace)
 
-    monkeypatch.setattr(tangent, "_jacobian", counted)
-    monkeypatch.setattr(tangent, "BUDGET", points_per_block * numbers + 1)
-    blocked = tangent.empirical_ntk(general(apply), params, x, y)
-    assert max(sizes) == min(max(points_per_block, 1), 5) * numbers
-    expected = dense_kernel(apply, params, x, y).reshape(blocked.shape)
-    np.testing.assert_allclose(blocked, expected, rtol=1e-11, atol=1e-13)
+    monkeypatch.setattr(structure, "factors", counted)
+    monkeypatch.setattr(tangent, "BUDGET", rows * (2 * row + 1))
+    for other in (y, None):
+        blocked = tangent.empirical_ntk(apply, params, x, other, trace=trace)
+        expected = dense_kernel(apply, params, x, x if other is None else other)
+        expected = np.einsum("ijaa->ij", expected) if trace else expected
+        np.testing.assert_allclose(blocked, expected, rtol=1e-10, atol=1e-12)
+    assert max(sizes) == {0: 1, 2: 2, 3: 3, 100: 7}[rows]
+    if rows == 100:
+        # each gradient once; a row alone is looked at for its shape only
+        assert [size for size in sizes if size > 1] == [7, 4, 7]
 
 
-@pytest.mark.parametrize("budget", [1, 100, 10_000])
-def test_the_trace_never_holds_the_blocks_of_all_pairs(monkeypatch, budget):
+def test_a_tile_of_pairs_is_bounded_too(monkeypatch):
     init, apply = networks.mlp((3, 4, 5), "tanh")
-    params, x, y = init(key=KEY), inputs(7, 3), inputs(2, 3, seed=1)
-    sizes, original = [], apply.tangent_kernel
+    params, x = init(key=KEY), inputs(7, 3)
+    sizes, original = [], tangent.contract
 
-    def counted(*arguments):
-        sizes.append(original(*arguments).size)
-        return original(*arguments)
+    def counted(left, right):
+        out = original(left, right)
+        sizes.append(out.size)
+        return out
 
-    apply.tangent_kernel = counted
-    monkeypatch.setattr(tangent, "BUDGET", budget)
-    ours = tangent.empirical_ntk(apply, params, x, y, trace=True)
-    row = 2 * 5**2  # numbers in the blocks of one x with all y
-    assert max(sizes) == {1: row, 100: 2 * row, 10_000: 7 * row}[budget]
-    expected = np.trace(dense_kernel(apply, params, x, y), axis1=2, axis2=3)
-    np.testing.assert_allclose(ours, expected, rtol=1e-10)
+    monkeypatch.setattr(tangent, "contract", counted)
+    monkeypatch.setattr(tangent, "BUDGET", 3000)
+    ours = tangent.empirical_ntk(apply, params, x)
+    assert 3 * max(sizes) <= 3000 < 3 * ours.size
+    np.testing.assert_allclose(ours, dense_kernel(apply, params, x, x), rtol=1e-10, atol=1e-12)
 
 
-def test_the_fast_way_is_taken_when_there_is_one(monkeypatch):
-    init, apply = networks.mlp((3, 5, 1), "tanh")
+@pytest.mark.parametrize("wrap", [general, lambda f: partial(f), lambda f: partial(f, width=None)])
+def test_every_way_to_write_a_function_has_the_fast_kernel(wrap):
+    init, apply = networks.mlp((3, 9, 9, 2), "tanh", 1.2, 0.3)
     params, x = init(key=KEY), inputs(4, 3)
-    expected = tangent.empirical_ntk(general(apply), params, x)
-    monkeypatch.setattr(tangent, "_by_jacobians", None)
-    np.testing.assert_allclose(tangent.empirical_ntk(apply, params, x), expected, rtol=1e-11)
-    centred = networks.centred(apply, init(key=jax.random.key(1)))
-    np.testing.assert_allclose(tangent.empirical_ntk(centred, params, x), expected, rtol=1e-11)
+    expected = dense_kernel(apply, params, x, x)
+    point = jax.ShapeDtypeStruct((1, 3), x.dtype)
+    for f in (wrap(apply), networks.centred(wrap(apply), init(key=jax.random.key(1)))):
+        np.testing.assert_allclose(tangent.empirical_ntk(f, params, x), expected, rtol=1e-10)
+        assert len(structure.plan(f, params, point, False).outer) == 3
+
+
+def test_a_partial_with_other_arrays_is_not_compiled_anew():
+    traced = []
+
+    def scaled(mode, scale, p, x):
+        traced.append(mode)
+        return scale * jnp.tanh(x @ p)
+
+    p, x = jnp.ones(3), inputs(4, 3)
+    first = tangent.empirical_ntk(partial(scaled, "a", jnp.array(1.0)), p, x)
+    count = len(traced)
+    second = tangent.empirical_ntk(partial(scaled, "a", jnp.array(2.0)), p, x)
+    assert len(traced) == count
+    np.testing.assert_allclose(second, 4 * first, rtol=1e-12)
+    tangent.empirical_ntk(partial(scaled, "b", jnp.array(2.0)), p, x)
+    assert traced[-1] == "b"
+
+
+def test_a_traced_width_in_a_partial_or_a_closure():
+    init, apply = networks.mlp((3, 6, 5, 1), "tanh", 1.3, 0.2)
+    params, x, widths = init(key=KEY), inputs(4, 3), jnp.array([2, 4, 6])
+    by_partial = jax.vmap(lambda w: tangent.empirical_ntk(partial(apply, width=w), params, x))
+    closure = jax.vmap(
+        lambda w: tangent.empirical_ntk(lambda p, a: apply(p, a, width=w), params, x)
+    )
+    for i, width in enumerate((2, 4, 6)):
+        narrow = lambda p, a, w=width: apply(p, a, width=w)  # noqa: E731
+        expected = dense_kernel(narrow, params, x, x)[:, :, 0, 0]
+        for kernels_of in (by_partial, closure):
+            np.testing.assert_allclose(kernels_of(widths)[i], expected, rtol=1e-10)
+
+
+def test_kernel_is_a_kernel_like_any_other():
+    init, apply = networks.mlp((3, 5, 1), "tanh", 1.3, 0.2)
+    params, x, y = init(key=KEY), inputs(4, 3), inputs(2, 3, seed=1)
+    k = tangent.kernel(apply, params)
+    expected = dense_kernel(apply, params, x, y)[:, :, 0, 0]
+    np.testing.assert_allclose(kernels.gram(k, x, y), expected, rtol=1e-10)
+    np.testing.assert_allclose(k(x[1], y[0]), expected[1, 0], rtol=1e-10)
+    both = kernels.gram(k + 2.0 * kernels.linear(), x, y)
+    np.testing.assert_allclose(both, expected + 2 * x @ y.T, rtol=1e-10)
+    moved = jax.jit(lambda k, a: k(a, a))(k, x[0])
+    np.testing.assert_allclose(moved, k(x[0], x[0]), rtol=1e-12)
+    init, apply = networks.mlp((3, 5, 2), "tanh")
+    params = init(key=KEY)
+    trace = np.einsum("ijaa->ij", dense_kernel(apply, params, x, x))
+    np.testing.assert_allclose(
+        kernels.gram(tangent.kernel(apply, params, trace=True), x), trace, rtol=1e-10
+    )
+    with pytest.raises(ValueError, match=r"expected apply with one output, got 2; .*trace=True"):
+        kernels.gram(tangent.kernel(apply, params), x)
+
+
+@pytest.mark.usefixtures("user")
+def test_the_order_of_arguments_of_a_kernel():
+    with pytest.raises(TypeError, match="expected apply, a function"):
+        tangent.kernel([jnp.ones(3)], networks.mlp((3, 1))[1])
+
+
+def test_monte_carlo_is_the_mean_and_its_standard_error():
+    init, apply = networks.mlp((3, 5, 1), "relu", 1.3, 0.2)
+    x, y, keys = inputs(3, 3), inputs(2, 3, seed=1), jax.random.split(KEY, 5)
+    mean, error = tangent.monte_carlo(init, apply, x, y, keys=keys)
+    draws = np.stack([dense_kernel(apply, init(key=k), x, y)[:, :, 0, 0] for k in keys])
+    np.testing.assert_allclose(mean, draws.mean(0), rtol=1e-10)
+    np.testing.assert_allclose(error, draws.std(0, ddof=1) / np.sqrt(5), rtol=1e-10)
+    for bad in (KEY, keys[:1]):
+        with pytest.raises(ValueError, match="expected at least two keys"):
+            tangent.monte_carlo(init, apply, x, keys=bad)
 
 
 @pytest.mark.parametrize("make", [lambda f: f, general])

@@ -10,6 +10,12 @@ from shared import normal
 from ntkcourse import convolution, infinite, kernels, tiles
 
 
+@pytest.fixture(autouse=True)
+def compile_anew():
+    """TILE is read when a program is compiled, so no test may use the program of another."""
+    tiles._fill.clear_cache()
+
+
 @pytest.mark.parametrize("n", [1, 6, 7, 8, 14, 20, 29])
 @pytest.mark.parametrize("m", [None, 3, 7, 16])
 def test_tiles(monkeypatch, n, m):
@@ -47,13 +53,6 @@ def test_gram_of_images(monkeypatch):
     np.testing.assert_allclose(matrix, np.einsum("nhwc,mhwc->nm", x, y), rtol=1e-12)
 
 
-def calls(monkeypatch):
-    """The arguments that gram gives to _fill, and _fill itself."""
-    seen, fill = [], tiles._fill
-    monkeypatch.setattr(tiles, "_fill", lambda *a: seen.append(a) or jnp.zeros(()))
-    return seen, fill
-
-
 @pytest.mark.parametrize(
     ("k", "shape"),
     [
@@ -64,23 +63,22 @@ def calls(monkeypatch):
         (convolution.nngp(2), (1500, 6, 6, 1)),
     ],
 )
-def test_memory_beyond_the_result_is_bounded(monkeypatch, k, shape):
-    seen, fill = calls(monkeypatch)
-    kernels.gram(k, jnp.ones(shape, jnp.float32))
-    memory = fill.lower(*seen[0]).compile().memory_analysis()
+def test_memory_beyond_the_result_is_bounded(k, shape):
+    x = jax.ShapeDtypeStruct(shape, jnp.float32)
+    memory = tiles._fill.lower(kernels.as_kernel(k), x, x, True).compile().memory_analysis()
     assert memory.output_size_in_bytes == 4 * shape[0] ** 2
     points = 4 * np.prod(shape)
     assert memory.temp_size_in_bytes < points + 40 * tiles.TILE**2
 
 
-def test_tile_shrinks_with_the_arrays_that_the_kernel_makes(monkeypatch):
-    seen, _ = calls(monkeypatch)
-    x = jnp.ones((1000, 100))
-    kernels.gram(kernels.linear(), x)
-    kernels.gram(kernels.rbf(), x)
-    kernels.gram(jax.jit(lambda a, b: jnp.sum(jnp.abs(a - b))), x)
-    kernels.gram(kernels.linear(), x[:40], x)
-    assert [call[4:] for call in seen] == [(512, 512), (51, 51), (51, 51), (40, 512)]
+def tile_size(k, d):
+    x = jax.ShapeDtypeStruct((1000, d), jnp.float64)
+    return tiles._tile_size(kernels.as_kernel(k), x, x)
+
+
+def test_tile_shrinks_with_the_arrays_that_the_kernel_makes():
+    assert tile_size(kernels.linear(), 100) == tiles.TILE
+    assert tile_size(jax.jit(lambda a, b: jnp.sum(jnp.abs(a - b))), 100) == tiles.TILE // 10
 
 
 def looped(a, b):
@@ -99,10 +97,8 @@ def outer(a, b):
 @pytest.mark.parametrize(
     ("k", "d", "tile"), [(looped, 100, 51), (branched, 100, 51), (outer, 600, 1)]
 )
-def test_tile_shrinks_with_what_loops_and_branches_make(monkeypatch, k, d, tile):
-    seen, _ = calls(monkeypatch)
-    kernels.gram(k, jnp.ones((1000, d)))
-    assert seen[0][4:] == (tile, tile)
+def test_tile_shrinks_with_what_loops_and_branches_make(k, d, tile):
+    assert tile_size(k, d) == tile
 
 
 def test_a_new_lengthscale_compiles_nothing(user, dtype):
@@ -113,3 +109,35 @@ def test_a_new_lengthscale_compiles_nothing(user, dtype):
         for scale in (0.5, 2.0, np.float64(3.0), jnp.asarray(4.0)):
             assert kernels.gram(make(scale), x).dtype == dtype
         assert tiles._fill._cache_size() == size
+
+
+@pytest.mark.parametrize("d", [3, 40])
+def test_close_pairs_keep_their_digits(user, dtype, d):
+    # two points 1e-6 apart, far from the origin in comparison, among ordinary ones
+    x = np.array(normal(60, d), dtype)
+    near = x.copy()
+    near[::3, 0] += dtype.type(1e-6) * np.maximum(1, np.abs(x[::3, 0]))
+    distance = cdist(np.asarray(x, float), np.asarray(near, float))
+    matrix = kernels.gram(kernels.laplace(1e-3, norm=2), x[:20], near[:20])
+    expected = np.exp(-distance[:20, :20] / 1e-3)
+    eps = float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(matrix, expected, rtol=0, atol=200 * eps)
+    # in wide units the exponential is linear in the distance, and shows its relative error
+    flat = kernels.gram(kernels.rbf(1e-6), x, near)
+    assert np.allclose(flat, np.exp(-(distance**2) / 2e-12), rtol=0, atol=200 * eps)
+
+
+def test_many_close_pairs_are_all_mended():
+    x = 5.0 + 1e-7 * normal(300, 20)  # all pairs are close in comparison with their norms
+    y = jnp.concatenate([x[:150], -x[150:]])
+    for other in (x, y):
+        exact = np.exp(-cdist(x, other) / 1e-6)
+        np.testing.assert_allclose(
+            kernels.gram(kernels.laplace(1e-6, 2), x, other), exact, atol=1e-12
+        )
+
+
+def test_products_cost_no_accuracy_far_from_the_origin():
+    x = 1e4 + normal(50, 30)
+    exact = np.exp(-(cdist(x, x) ** 2) / 2 / 30)
+    np.testing.assert_allclose(kernels.gram(kernels.rbf(30**0.5), x), exact, rtol=1e-11)

@@ -317,3 +317,125 @@ def test_bad_runs(run, options, error, message):
 def test_bad_ensembles(keys):
     with pytest.raises(ValueError, match="expected an array of keys, got shape"):
         training.ensemble(lambda key: None, keys)
+
+
+def end_of_path(rate, start, **options):
+    return training.path(quadratic, start, steps=25, learning_rate=rate, every=4, **options).params
+
+
+def test_a_path_under_all_transformations(dtype):
+    start, rates = jnp.asarray(P0, dtype), jnp.asarray([0.05, 0.1], dtype)
+    expected = np.array([descent_in_numpy(float(rate), 25)[-1] for rate in rates])
+    tolerance = 1e-5 if dtype == np.float32 else 1e-12
+    for run in (jax.vmap(end_of_path, (0, None)), jax.jit(jax.vmap(end_of_path, (0, None)))):
+        np.testing.assert_allclose(run(rates, start), expected, rtol=tolerance)
+    slope = (descent_in_numpy(0.1 + 1e-6, 25)[-1] - descent_in_numpy(0.1 - 1e-6, 25)[-1]) / 2e-6
+    tolerance = 1e-4 if dtype == np.float32 else 1e-7
+    for derivative in (jax.jacfwd, jax.jacrev):
+        np.testing.assert_allclose(derivative(end_of_path)(rates[1], start), slope, rtol=tolerance)
+        power = np.linalg.matrix_power(np.eye(3) - 0.1 * A, 25)
+        by_start = derivative(end_of_path, argnums=1)(rates[1], start)
+        np.testing.assert_allclose(by_start, power, atol=tolerance)
+
+
+def test_bare_vmap_of_descend_and_flow():
+    start, rates = jnp.asarray(P0), jnp.array([0.05, 0.1])
+    run = jax.vmap(
+        lambda rate: training.descend(quadratic, start, steps=5, learning_rate=rate)
+    )(rates)  # fmt: skip
+    expected = np.array([descent_in_numpy(float(rate), 5)[-1] for rate in rates])
+    np.testing.assert_allclose(run.params, expected, rtol=1e-12)
+    np.testing.assert_allclose(run.times, rates[:, None] * np.arange(6.0)[None])
+    ends = jax.vmap(lambda p: training.flow(quadratic, p, jnp.array([1.0])).params)(
+        jnp.stack([start, 2 * start])
+    )
+    goal = np.linalg.solve(A, B)
+    for factor, end in zip((1, 2), ends, strict=True):
+        np.testing.assert_allclose(
+            end, goal + scipy.linalg.expm(-A) @ (factor * P0 - goal), atol=1e-7
+        )
+
+
+@pytest.mark.parametrize("derivative", [jax.jacfwd, jax.jacrev])
+def test_derivatives_of_flow(derivative):
+    end = lambda p: training.flow(quadratic, p, jnp.array([1.0])).params  # noqa: E731
+    np.testing.assert_allclose(derivative(end)(jnp.asarray(P0)), scipy.linalg.expm(-A), atol=1e-6)
+
+
+def test_the_second_call_compiles_nothing(caplog):
+    keys = jax.random.split(KEY, 3)
+    train = lambda key, scale: scale * jax.random.normal(key)  # noqa: E731
+
+    def call(factor):
+        start = factor * jnp.asarray(P0)
+        training.descend(quadratic, start, steps=9, learning_rate=0.01 * factor, every=2)
+        training.flow(quadratic, start, jnp.array([0.5]) * factor)
+        training.sweep(train, keys, scale=jnp.array([1.0, 2.0]) * factor)
+
+    call(1.0)
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        call(1.5)
+        assert not [r.getMessage() for r in caplog.records if "ompil" in r.getMessage()]
+        training.descend(lambda p: quadratic(p), jnp.asarray(P0), steps=9, learning_rate=0.01)
+        assert [r for r in caplog.records if "ompil" in r.getMessage()]
+
+
+def test_a_run_ends_when_asked():
+    until = lambda p: quadratic(p) < -1.79  # noqa: E731
+    path = descent_in_numpy(0.1, 60)
+    stop = next(k for k in range(0, 61, 3) if quadratic_in_numpy(path[k]) < -1.79)
+    assert 3 < stop < 57
+    options = dict(steps=60, every=3, until=until)
+    for train in (training.path, training.descend):
+        run = train(quadratic, jnp.asarray(P0), learning_rate=0.1, **options)
+        np.testing.assert_allclose(run.params, path[stop], rtol=1e-12)
+        np.testing.assert_allclose(run.times, 0.1 * np.minimum(np.arange(0, 61, 3), stop))
+    starts = jnp.stack([jnp.asarray(P0), jnp.asarray(np.linalg.solve(A, B))])
+    both = jax.vmap(lambda p: training.path(quadratic, p, learning_rate=0.1, **options))(starts)
+    np.testing.assert_allclose(both.params, [path[stop], starts[1]], rtol=1e-12)
+    assert both.times[1].tolist() == [0] * 21
+
+
+def test_batches_as_arrays_and_as_a_function():
+    targets = jnp.asarray(np.random.default_rng(0).normal(size=(10, 3)))
+    loss = lambda p, batch: jnp.sum((p - batch) ** 2) / 2  # noqa: E731
+    expected = P0
+    for target in np.asarray(targets):
+        expected = expected - 0.3 * (expected - target)
+    for batches in (targets, lambda step: targets[step]):
+        for train in (training.path, training.descend):
+            run = train(loss, jnp.asarray(P0), steps=10, learning_rate=0.3, batches=batches)
+            np.testing.assert_allclose(run.params, expected, rtol=1e-12)
+            assert run.history.shape == (11,)
+    with pytest.raises(ValueError, match=r"expected batches for 9 steps, got shape \(10, 3\)"):
+        training.path(loss, jnp.asarray(P0), steps=9, learning_rate=0.3, batches=targets)
+
+
+@pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey])
+def test_a_sweep_is_a_loop(make):
+    keys = jax.random.split(make(0), 3)
+    train = lambda key, width, scale: {  # noqa: E731
+        "a": scale * jax.random.normal(key, (2,)), "b": width
+    }  # fmt: skip
+    # the names are not in alphabetical order: the order given counts
+    swept = training.sweep(train, keys, width=jnp.array([4, 8]), scale=[1.0, 2.0, 3.0, 4.0])
+    assert swept["a"].shape == (2, 4, 3, 2)
+    assert swept["b"].shape == (2, 4, 3)
+    for (i, j, k), width in np.ndenumerate(swept["b"]):
+        assert width == (4, 8)[i]
+        np.testing.assert_array_equal(
+            swept["a"][i, j, k], (j + 1.0) * jax.random.normal(keys[k], (2,))
+        )
+
+
+@pytest.mark.usefixtures("user")
+def test_bad_sweeps():
+    keys = jax.random.split(KEY, 3)
+    train = lambda key, scale: jnp.log(scale)  # noqa: E731
+    with pytest.raises(FloatingPointError, match=r"3 of 6 members diverged.*scale=0, number 0$"):
+        training.sweep(train, keys, scale=jnp.array([1.0, 0.0]))
+    with pytest.raises(ValueError, match=r"expected an array of values for scale, got shape \(\)"):
+        training.sweep(train, keys, scale=1.0)
+    for bad in (0, jnp.arange(3), jax.random.PRNGKey(0)):
+        with pytest.raises(ValueError, match="expected an array of keys, got shape"):
+            training.sweep(train, bad, scale=jnp.ones(2))

@@ -4,6 +4,7 @@ from itertools import permutations
 
 import jax
 import jax.numpy as jnp
+import jax.test_util
 import numpy as np
 import ot
 import pytest
@@ -428,3 +429,58 @@ M, C = np.zeros(2), np.eye(2)
 def test_bad_gaussians(law, message):
     with pytest.raises(ValueError, match=message):
         transport.gaussian_wasserstein2(*law)
+
+
+@pytest.mark.parametrize("d", [2, 40])
+def test_large_clouds_against_the_assignment_of_all_pairs(d):
+    """Above plans.SMALL points, only some pairs take part; the result is as exact."""
+    for n, kind in [(250, "normal"), (900, "normal"), (300, "clusters"), (300, "repeated")]:
+        x, y = (np.array(cloud(n, d, s)) for s in (1, 2))
+        if kind == "clusters":
+            x[::3] += 30
+            y[::2] -= 30
+        if kind == "repeated":
+            x, y = x[np.arange(n) % 20], y[np.arange(n) % 30]
+        costs = np.sum((x[:, None] - y[None]) ** 2, 2)
+        best = np.mean(costs[scipy.optimize.linear_sum_assignment(costs)])
+        x, y = jnp.asarray(x), jnp.asarray(y)
+        np.testing.assert_allclose(transport.wasserstein2(x, y) ** 2, best, rtol=1e-12)
+        columns = np.asarray(transport.optimal_permutation(x, y))
+        assert sorted(columns) == list(range(n))
+        np.testing.assert_allclose(costs[np.arange(n), columns].mean(), best, rtol=1e-12)
+        some = y[: n - 50]
+        other = ot.emd2([], [], costs[:, : n - 50], numItermax=10**7)
+        np.testing.assert_allclose(transport.wasserstein2(x, some) ** 2, other, rtol=1e-10)
+
+
+CLOUDS = {
+    "line": ((5, 1), (5, 1), False), "weighted line": ((5, 1), (4, 1), True),
+    "plane": ((5, 2), (5, 2), False), "weighted plane": ((5, 2), (4, 2), True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLOUDS)
+def test_derivatives_and_transformations(name):
+    """Derivatives by finite differences; under jit and vmap the same numbers."""
+    first, second, weighted = CLOUDS[name]
+    x, y = cloud(*first, 10), cloud(*second, 11)
+    a, b = (probabilities(5, 12), probabilities(len(y), 13)) if weighted else (None, None)
+
+    def distance(x, y):
+        return transport.wasserstein2(jnp.asarray(x), jnp.asarray(y), a, b)
+
+    np.testing.assert_allclose(jax.jit(distance)(x, y), distance(x, y), rtol=1e-13)
+    many = jnp.stack([x, 2 * x])
+    np.testing.assert_allclose(
+        jax.vmap(distance, (0, None))(many, y), [distance(p, y) for p in many], rtol=1e-13
+    )
+    jax.test_util.check_grads(distance, (x, y), order=1, modes=("fwd", "rev"), rtol=1e-6)
+    plan = jax.jit(lambda x: transport.coupling(x, y, a, b))(x)
+    np.testing.assert_allclose(plan, transport.coupling(x, y, a, b), atol=1e-16)
+    if not weighted:
+        assert not np.any(jax.grad(distance)(x, x))
+    else:
+        with pytest.raises(TypeError, match="got derivatives by its weights"):
+            jax.grad(lambda w: transport.wasserstein2(x, y, w, b))(a)
+        traced = jax.jit(lambda w: transport.wasserstein2(x, y, w, b))(a)
+        np.testing.assert_allclose(traced, distance(x, y), rtol=1e-13)

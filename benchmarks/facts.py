@@ -1,0 +1,116 @@
+"""What is measured once: the machine, the time of an import, the weight of the site's pages."""
+
+import gzip
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+ROOT = Path(__file__).resolve().parent.parent
+CORE = ("activations", "checks", "convolution", "features", "flows", "infinite", "kernels",
+        "linalg", "networks", "quadrature", "tangent", "training", "transport")  # fmt: skip
+
+
+def load() -> float:
+    """How many processes wanted a core in the last minute, before we begin."""
+    return round(os.getloadavg()[0], 2)
+
+
+def machine() -> dict:
+    """Model, cores and memory of this machine."""
+    model = platform.processor() or platform.machine()
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        found = re.search(r"model name\s*:\s*(.*)", information.read_text())
+        model = found[1] if found else model
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "model": model,
+        "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+        "memory": memory,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
+
+
+def _seconds(python: str, code: str) -> float:
+    start = time.perf_counter()
+    subprocess.run([python, "-c", code], cwd=ROOT, check=True, env=os.environ | {"PYTHONPATH": "."})
+    return time.perf_counter() - start
+
+
+def imports(python: str, rounds: int = 7) -> dict:
+    """Seconds of `import jax`, and beyond it of all core modules that exist; medians and ranges."""
+    modules = [m for m in CORE if (ROOT / "ntkcourse" / f"{m}.py").exists()]
+    ours = "import jax\n" + "\n".join(f"import ntkcourse.{m}" for m in modules)
+    _seconds(python, ours)  # files into the cache of the system
+    pairs = [(_seconds(python, "import jax"), _seconds(python, ours)) for _ in range(rounds)]
+    beyond = [b - a for a, b in pairs]
+    return {
+        "jax": statistics.median(a for a, _ in pairs),
+        "beyond": statistics.median(beyond),
+        "range": [min(beyond), max(beyond)],
+        "modules": len(modules),
+    }
+
+
+class Page(HTMLParser):
+    """The files that a page asks for, and which of them it waits for before it paints."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.files: dict[str, str] = {}
+        self.blocking: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        """Scripts, style sheets, pictures; lazy pictures load only when they come near."""
+        attrs = dict(attrs)
+        if tag == "script" and attrs.get("src"):
+            self.files[attrs["src"]] = "scripts"
+            if not {"defer", "async"} & set(attrs) and attrs.get("type") != "module":
+                self.blocking.append(attrs["src"])
+        elif tag == "link" and attrs.get("rel") in ("stylesheet", "preload"):
+            kind = {"font": "fonts", "script": "scripts"}.get(attrs.get("as"), "styles")
+            self.files.setdefault(attrs["href"], kind)
+        elif tag == "img" and attrs.get("src") and attrs.get("loading") != "lazy":
+            self.files[attrs["src"]] = "pictures"
+
+
+def weigh(path: Path) -> int:
+    """Bytes on the wire: text compressed by gzip, what is compressed already as it is."""
+    content = path.read_bytes()
+    packed = path.suffix in (".png", ".jpg", ".woff", ".woff2", ".gz")
+    return len(content) if packed else len(gzip.compress(content, 6))
+
+
+def site(folder: Path = ROOT / "_build/html") -> list[dict]:
+    """Compressed weight of each page of the built site with what it asks for at once, by kind.
+
+    From the files alone, without a browser: fonts that a style sheet or MathJax asks for later
+    are not seen, unless a page names them itself.
+    """
+    pages = []
+    for path in sorted(folder.glob("chapters/*.html")):
+        page = Page(path.read_text())
+        weights = {"text": weigh(path)}
+        for address, kind in page.files.items():
+            parts = urlsplit(address)
+            target = (path.parent / unquote(parts.path)).resolve()
+            if not parts.scheme and target.is_file():
+                weights[kind] = weights.get(kind, 0) + weigh(target)
+        pages.append(
+            {
+                "page": path.stem,
+                "bytes": sum(weights.values()),
+                "by kind": weights,
+                "blocking scripts": len(page.blocking),
+            }
+        )
+    return pages
