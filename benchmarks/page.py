@@ -119,9 +119,9 @@ def speed(stored: dict) -> list[str]:
         rows.append(row)
     head = ["case", "ours, CPU", "memory", "best peer", "its CPU / ours", "wall", "its memory",
             "goal", "ours / limit"]  # fmt: skip
-    lost = ["### Where we lose", "", *[f"- {line}" for line in missed], ""] if missed else []
+    lost = ["## Where we lose", "", *[f"- {line}" for line in missed], ""] if missed else []
     if unknown:
-        lost += ["### Without a result", "", *[f"- {line}" for line in unknown], ""]
+        lost += ["## Without a result", "", *[f"- {line}" for line in unknown], ""]
     return _table(head, rows) + lost
 
 
@@ -134,7 +134,7 @@ def growth(stored: dict) -> list[str]:
             sizes = f"{found['sizes'][0]:,} to {found['sizes'][-1]:,}"
             sides = [f"{NAMES[s]} {v['exponent']:.2f}" for s, v in found["sides"].items()]
             rows.append([known[entry["name"]].title, f"{found['axis']}, {sizes}", ", ".join(sides)])
-    return ["### Growth", "", *_table(["case", "over", "exponent of CPU time"], rows)] * bool(rows)
+    return ["## Growth", "", *_table(["case", "over", "exponent of CPU time"], rows)] * bool(rows)
 
 
 def weights(stored: dict) -> list[str]:
@@ -143,7 +143,7 @@ def weights(stored: dict) -> list[str]:
     if found := stored.get("imports"):
         low, high = found["range"]
         lines += [
-            "### Import and site", "",
+            "## Import and site", "",
             f"Importing all {found['modules']} core modules takes {found['beyond']:.2f} s "
             f"({low:.2f}–{high:.2f}) beyond `import jax`, which takes {found['jax']:.2f} s; "
             "the goal is 0.3 s.", "",

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from ntkcourse import checks
 
-TILE = 512
+TILE = 256
 """Rows and columns that are filled at once; a tile stays in the processor's cache."""
 
 
@@ -120,50 +120,54 @@ def _divided(point, lengthscale):
 @lru_cache
 def _by_products(formula):  # cached, so that JAX recognises a kernel that it has compiled before
     def point(lengthscale, parameters, x, y):
+        apart = jnp.sum(difference(x, y, lengthscale) ** 2)
         x, y = (_divided(p.ravel(), lengthscale) for p in checks.pair(x, y))
-        apart = jnp.sum((x - y) ** 2)
         return formula(
             *parameters, Products(jnp.dot(x, x), jnp.dot(x, y), jnp.dot(y, y), apart, x.size)
         )
 
     def matrix(lengthscale, parameters, x, y):
-        divide = jax.vmap(lambda p: _divided(p.ravel(), lengthscale))
-        x, y = divide(x), divide(y)
-        return formula(*parameters, Products(*products(x, y), x.shape[1]))
+        x, y = (p.reshape(len(p), -1) for p in (x, y))
+        return formula(*parameters, Products(*products(x, y, lengthscale), x.shape[1]))
 
     return point, matrix
 
 
-def products(x: Float[Array, "n d"], y: Float[Array, "m d"]) -> tuple[Array, Array, Array, Array]:
-    """x.x (n, 1), x.y (n, m), y.y (1, m) and |x - y|^2 (n, m) of all pairs of rows.
+def products(
+    x: Float[Array, "n d"], y: Float[Array, "m d"], lengthscale=1.0
+) -> tuple[Array, Array, Array, Array]:
+    """x.x (n, 1), x.y (n, m), y.y (1, m) and |x - y|^2 (n, m) of all rows, over the lengthscale.
 
     |x|^2 + |y|^2 - 2 x.y is one matrix product, but it loses the digits of small distances. So
     the points are centred, and pairs that are close in comparison with their norms are
-    formed from differences; in few dimensions that is as fast, and all are.
+    formed from differences, which are divided by the lengthscale only then: the quotients are
+    rounded. In few dimensions differences are as fast, and all pairs are formed from them.
     """
-    squares = jnp.sum(x**2, 1)[:, None], x @ y.T, jnp.sum(y**2, 1)[None]
+    divide = jax.vmap(lambda p: _divided(p, lengthscale))
+    u, v = divide(x), divide(y)
+    squares = jnp.sum(u**2, 1)[:, None], u @ v.T, jnp.sum(v**2, 1)[None]
+
+    def differences(_):
+        pairs = x[:, None] - y[None]
+        return jnp.sum(jax.vmap(divide)(pairs) ** 2, -1)
+
     if x.shape[1] <= 8:
-        return *squares, _differences(x, y)
-    centre = (jnp.mean(x, 0) + jnp.mean(y, 0))[None] / 2
-    x, y = x - centre, y - centre
-    norms = jnp.sum(x**2, 1)[:, None] + jnp.sum(y**2, 1)[None]
-    apart = norms - 2 * (x @ y.T)
+        return *squares, differences(0)
+    centre = (jnp.mean(u, 0) + jnp.mean(v, 0))[None] / 2
+    u, v = u - centre, v - centre
+    norms = jnp.sum(u**2, 1)[:, None] + jnp.sum(v**2, 1)[None]
+    apart = norms - 2 * (u @ v.T)
     close = apart < norms / 64
     few = len(x) + len(y)
 
     def mend_few(_):
         i, j = jnp.nonzero(close, size=few, fill_value=(len(x), len(y)))  # the fill is outside
         rows, columns = (p.at[k].get(mode="clip") for p, k in ((x, i), (y, j)))
-        return apart.at[i, j].set(jnp.sum((rows - columns) ** 2, 1), mode="drop")
+        return apart.at[i, j].set(jnp.sum(divide(rows - columns) ** 2, 1), mode="drop")
 
-    branches = [lambda _: apart, mend_few, lambda _: _differences(x, y)]
     count = jnp.sum(close)
     case = jnp.where(count == 0, 0, jnp.where(count <= few, 1, 2))
-    return *squares, jax.lax.switch(case, branches, 0)
-
-
-def _differences(x, y):
-    return jnp.sum((x[:, None] - y[None]) ** 2, -1)
+    return *squares, jax.lax.switch(case, [lambda _: apart, mend_few, differences], 0)
 
 
 def block(k: Kernel, x: Array, y: Array) -> Array:
