@@ -18,6 +18,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 from sphinx.util.nodes import make_refnode
 
+from ntkcourse.claims import KINDS
 from ntkcourse.claims import MIME as CLAIM
 
 VERDICTS = ("right", "repaired", "erratum", "hypothesis missing", "opinion")
@@ -169,6 +170,8 @@ class Ledger(SphinxDirective):
             done += bool(found)
             rows += self.row(name, entry, found, titles, wanted)
         summary = f"{len(entries)} entries, {done} of them measured."
+        if wanted == "ledger":
+            summary += by_kind([r for rows in measured.values() for r in rows])
         return [nodes.paragraph(summary, summary), filters(entries, titles), rows]
 
     def row(
@@ -262,8 +265,27 @@ def sentence(record: dict, page: str) -> str:
     """A record in words."""
     result = f"{record['measured']} {record['relation']} {record['bound']}"
     text = f"{record['what'] or 'measured'}: {result}"
+    if "kind" in record:
+        text = f"{record['kind'].capitalize()}. {text}"
     wrong = "as printed" if page == "errata" else "the wrong version gives"
-    return text + (f"; {wrong} {record['rival']}" if "rival" in record else "")
+    alarm = record.get("false_alarm")
+    return (
+        text
+        + (f"; {wrong} {record['rival']}" if "rival" in record else "")
+        + (f"; a true law fails with probability {alarm}" if alarm else "")
+    )
+
+
+def by_kind(measured: list[dict]) -> str:
+    """How many checks there are of each kind, in words."""
+    counts = {kind: sum(r.get("kind") == kind for r in measured) for kind in KINDS}
+    plural = {"identity": "identities", "inequality": "inequalities"}
+    parts = [
+        f"{count} {kind if count == 1 else plural.get(kind, kind + 's')}"
+        for kind, count in counts.items()
+        if count
+    ]
+    return f" Checks: {', '.join(parts)}." if parts else ""
 
 
 def filters(entries: dict, titles: dict) -> nodes.raw:

@@ -7,12 +7,18 @@ together with a machine-readable record, and the ledger page is made from those 
 import math
 import re
 import sys
-from typing import NamedTuple
 
 import numpy as np
 
+from ntkcourse.evidence import Slope, false_alarm, slope, standard_errors
+
+__all__ = ["ClaimError", "Slope", "check", "false_alarm", "slope", "standard_errors"]
+
 MIME = "application/vnd.ntkcourse.claim+json"
 SEEDS = 10
+KINDS = ("identity", "inequality", "rate", "law", "comparison")
+DATA_SETS, SPAN = 3, 8
+"""A rate comes from so many data sets, and from sizes whose largest is so many times the least."""
 
 
 class ClaimError(AssertionError):
@@ -23,12 +29,14 @@ def check(
     claim: str,
     *,
     measured,
+    kind: str | None = None,
     below: float | None = None,
     at_least: float | None = None,
     near: float | None = None,
     within: float | None = None,
     rival=None,
     what: str = "",
+    false_alarm: float | None = None,
 ) -> None:
     r"""Print the measured value of a statement beside its bound; raise if the bound fails.
 
@@ -37,33 +45,48 @@ def check(
         \text{measured} < \text{below}, \qquad \text{measured} \ge \text{at\_least}
         \qquad\text{or}\qquad |\text{measured} - \text{near}| \le \text{within}.
 
-    ``measured`` is a number, or a list with one number per seed (at least ten): then the bound is
-    put on the median and the range is printed too. ``rival`` is what a wrong version of the
-    statement gives in the same experiment (a printed formula, a dropped term): the check raises
-    when the rival passes as well, since such a bound would prove nothing. ``what`` names the
-    measured quantity in the printed line.
+    ``kind`` says what sort of statement it is, and what a list of measured numbers is reduced to:
+
+    - ``"identity"``, ``"inequality"``: the worst of all runs. An identity has a rival.
+    - ``"rate"``: an exponent, from the slopes (:func:`slope`) of three or more data sets. The bound
+      holds for each data set, and at twice the tolerance for the last local slopes: a rate that
+      has not settled is refused. A rate has a rival, the exponent of another theory.
+    - ``"law"``: a distance in standard errors or a p-value, the worst of all; ``false_alarm`` is
+      the probability that a true law breaks the bound, see :func:`false_alarm`.
+    - ``"comparison"``: the median over paired runs or data sets.
+
+    Without a kind, the median of a list with one number per seed (at least ten). ``rival`` is
+    what a wrong version of the statement gives in the same experiment (a printed formula, a
+    dropped term): the check raises when the rival passes as well, since such a bound would prove
+    nothing. ``what`` names the measured quantity in the printed line.
     """
     if not isinstance(claim, str) or not re.fullmatch(r"[A-Z]+-\d\d", claim):
         raise ValueError(f'expected the id of a statement such as "NTK-04", got {claim!r}')
     relation, bound, tolerance = _bound(below, at_least, near, within)
+    _check_kind(claim, kind, rival, false_alarm, relation, tolerance)
     holds = {
         "<": lambda v: v < bound,
         "≥": lambda v: v >= bound,
         "≈": lambda v: abs(v - bound) <= tolerance,
     }[relation]
-    value, spread = _number(measured, "measured")
+    off = {"<": lambda v: v, "≥": lambda v: -v, "≈": lambda v: abs(v - bound)}[relation]
+    value, spread = _reduced(measured, "measured", kind, off)
     limit = _digits(bound) + (f" ± {_digits(tolerance)}" if relation == "≈" else "")
     step = tolerance / 10 if relation == "≈" else abs(bound) / 1000
     text = _rounded(value, step, relation)
-    sentence = (
-        f"{what + ': ' if what else ''}{text}{_range(spread, step, relation)} {relation} {limit}"
-    )
+    label = ", ".join(filter(None, (kind, what)))
+    between = _range(spread, step, relation, kind)
+    sentence = f"{label + ': ' if label else ''}{text}{between} {relation} {limit}"
 
     if not math.isfinite(value) or not holds(value):
         raise ClaimError(f"{claim} does not hold: expected {relation} {limit}, measured {value!r}")
+    if kind == "rate":
+        _settled(claim, measured, relation, bound, tolerance)
     record = {"claim": claim, "what": what, "measured": text, "relation": relation, "bound": limit}
+    if kind is not None:
+        record["kind"] = kind
     if rival is not None:
-        other, other_spread = _number(rival, "rival")
+        other, _ = _reduced(rival, "rival", kind, off)  # judged as the statement is
         if math.isnan(other):
             raise ClaimError(f"{claim}: the rival is NaN, so it shows nothing about the bound")
         if math.isfinite(other) and holds(other):
@@ -72,80 +95,67 @@ def check(
                 f"the rival passes it too: {other!r} beside {value!r}"
             )
         record["rival"] = _rounded(other, step, relation)
-        sentence += f"  (rival: {record['rival']}{_range(other_spread, step, relation)})"
+    if false_alarm is not None:
+        record["false_alarm"] = f"{float(false_alarm):.0e}"
+    asides = {"rival": record.get("rival"), "false alarm": record.get("false_alarm")}
+    if told := ", ".join(f"{name}: {value}" for name, value in asides.items() if value):
+        sentence += f"  ({told})"
     if spread is not None:
-        record["range"] = _range(spread, step, relation).strip()
+        record["range"] = between.strip()
     _publish(f"✓ {claim}  {sentence}", record)
 
 
-class Slope(NamedTuple):
-    """What :func:`slope` measured."""
-
-    median: float
-    interval: tuple[float, float] | None
-    local: np.ndarray
-    each: np.ndarray
-
-    def __str__(self) -> str:
-        between = "" if self.interval is None else "[{:.2f}, {:.2f}], ".format(*self.interval)
-        return f"{self.median:.2f} ({between}local {', '.join(f'{p:.2f}' for p in self.local)})"
+def _worst(kind) -> bool:
+    return kind in ("identity", "inequality", "rate", "law")
 
 
-def slope(x, y) -> Slope:
-    r"""The exponent p of :math:`y \propto x^p`: least squares of log y on log x, seed by seed.
-
-    ``y`` is (len(x), seeds), or (len(x),) for a curve without chance. Gives the ``median`` over
-    seeds; the ``interval`` between two of the seeds' slopes that contains the true median with
-    probability 95 % or more, whatever their law (None for fewer than six seeds); the ``local``
-    slopes from each x to the next (medians), which show whether the rate has settled; and ``each``
-    seed's slope, to be given to :func:`check`. It prints as one line.
-    """
-    x, y = _reals(x, "x"), _reals(y, "y")
-    if x.ndim != 1 or len(x) < 2 or np.any(x <= 0) or np.any(np.diff(x) <= 0):
-        raise ValueError(f"expected at least two increasing x > 0, got {x}")
-    if y.ndim not in (1, 2) or len(y) != len(x) or y.size == 0:
-        raise ValueError(f"expected y of shape ({len(x)}, seeds), got shape {y.shape}")
-    if np.any(y <= 0):
-        raise ValueError(f"expected y > 0, of which there is a logarithm, got {y.min()}")
-    u, v = np.log(x), np.log(y.reshape(len(x), -1))
-    centred = u - u.mean()
-    each = centred @ v / (centred @ centred)
-    local = np.median(np.diff(v, axis=0) / np.diff(u)[:, None], axis=1)
-    # The median is below the k-th smallest of n with probability P(Binomial(n, 1/2) < k).
-    n, below, k = len(each), 0.0, 0
-    while (below := below + math.comb(n, k) / 2**n) <= 0.025:
-        k += 1
-    ordered = np.sort(each)
-    interval = (float(ordered[k - 1]), float(ordered[-k])) if k else None
-    return Slope(float(np.median(each)), interval, local, each)
+def _check_kind(claim, kind, rival, alarm, relation, tolerance) -> None:
+    if kind is not None and kind not in KINDS:
+        raise ValueError(f"expected kind as one of {', '.join(KINDS)}, got {kind!r}")
+    if kind in ("identity", "rate") and rival is None:
+        raise ValueError(f"{claim}: expected a rival for kind {kind!r}, got none")
+    if kind == "rate" and relation == "≈" and tolerance == 0:
+        raise ValueError(f"{claim}: expected within > 0 for a rate, got 0")
+    if (kind == "law") != (alarm is not None):
+        raise ValueError(f"{claim}: expected false_alarm with kind 'law' and no other kind")
+    if alarm is not None and not 0 < _scalar(alarm, "false_alarm") <= 0.05:
+        raise ValueError(f"{claim}: expected a false alarm in (0, 0.05], got {alarm}")
 
 
-def standard_errors(samples, expected) -> np.ndarray:
-    r"""The distance of a mean from what is expected, in standard errors, entry by entry.
-
-    .. math:: \frac{|\bar s - \text{expected}|}{\hat\sigma / \sqrt n}, \qquad
-              \hat\sigma^2 = \frac1{n-1} \sum_i (s_i - \bar s)^2
-
-    ``samples`` is (n, ...), one draw per row; ``expected`` has the shape of a draw. Samples that
-    are all equal are at distance 0 or infinity.
-    """
-    samples, expected = _reals(samples, "samples"), _reals(expected, "expected")
-    if samples.ndim == 0 or len(samples) < 2:
-        raise ValueError(f"expected two or more samples as rows, got shape {samples.shape}")
-    if expected.shape != samples.shape[1:] and expected.ndim > 0:
-        raise ValueError(f"expected shape {samples.shape[1:]}, got expected {expected.shape}")
-    gap = np.abs(samples.mean(0) - expected)
-    error = samples.std(0, ddof=1) / math.sqrt(len(samples))
-    return np.divide(gap, error, out=np.where(gap > 0, np.inf, 0.0), where=error > 0)
-
-
-def _reals(values, name: str) -> np.ndarray:
+def _reduced(values, name, kind, off) -> tuple[float, np.ndarray | None]:
+    """The number that meets the bound, with all the numbers that it was taken from."""
+    if kind == "rate" and not (name == "rival" and isinstance(values, (int, float))):
+        slopes = list(values) if isinstance(values, (list, tuple)) else [values]
+        if len(slopes) < DATA_SETS or not all(isinstance(s, Slope) for s in slopes):
+            raise TypeError(
+                f"expected {name} as claims.slope(…) of {DATA_SETS} data sets or more, got {slopes}"
+            )
+        if min(s.span for s in slopes) < SPAN:
+            raise ValueError(
+                f"expected {name} over sizes from 1 to {SPAN} or more, got {slopes[0].span:.3g}"
+            )
+        values = np.array([s.median for s in slopes])
+    elif not _worst(kind):
+        return _number(values, name, DATA_SETS if kind else SEEDS)
+    if np.ndim(values) == 0:
+        return _scalar(values, name), None
     array = np.asarray(values)
-    if array.dtype.kind not in "iuf":
-        raise TypeError(f"expected {name} as real numbers, got {array.dtype}")
-    if not np.all(np.isfinite(array)):
-        raise ValueError(f"expected finite {name}, got NaN or infinity")
-    return array.astype(float)
+    if array.dtype.kind not in "iuf" or array.size == 0:
+        raise TypeError(f"expected {name} as real numbers, got {array.shape} of {array.dtype}")
+    array = array.astype(float).ravel()
+    if np.any(np.isnan(array)):
+        return math.nan, array
+    return float(max(array, key=off)), array
+
+
+def _settled(claim, slopes, relation, bound, tolerance) -> None:
+    """The exponent between the two largest sizes must be that of the statement too."""
+    last = float(np.median([s.local[-1] for s in slopes]))
+    if relation == "≈" and abs(last - bound) > 2 * tolerance:
+        raise ClaimError(
+            f"{claim}: the rate has not settled, the last local slope is {last:.3g}, "
+            f"expected {_digits(bound)} ± {_digits(2 * tolerance)}"
+        )
 
 
 def _bound(below, at_least, near, within) -> tuple[str, float, float]:
@@ -164,8 +174,8 @@ def _bound(below, at_least, near, within) -> tuple[str, float, float]:
     return relation, bound, tolerance
 
 
-def _number(values, name: str) -> tuple[float, np.ndarray | None]:
-    """The number itself, or the median of one number per seed with all of them."""
+def _number(values, name: str, least: int) -> tuple[float, np.ndarray | None]:
+    """The number itself, or the median of one number per run with all of them."""
     if np.ndim(values) == 0:
         return _scalar(values, name), None
     array = np.asarray(values)
@@ -174,8 +184,8 @@ def _number(values, name: str) -> tuple[float, np.ndarray | None]:
             f"expected {name} as a number or a flat list of real numbers, "
             f"got shape {array.shape} of {array.dtype}"
         )
-    if len(array) < SEEDS:
-        raise ValueError(f"expected {name} over at least {SEEDS} seeds, got {len(array)}")
+    if len(array) < least:
+        raise ValueError(f"expected {name} over at least {least} seeds, got {len(array)}")
     return float(np.median(array)), array.astype(float)
 
 
@@ -207,11 +217,14 @@ def _rounded(value: float, step: float, relation: str) -> str:
     return f"{value:.{places}g}"
 
 
-def _range(spread: np.ndarray | None, step: float, relation: str) -> str:
-    if spread is None:
+def _range(spread: np.ndarray | None, step: float, relation: str, kind: str | None) -> str:
+    if spread is None or len(spread) == 1:
         return ""
     low, high = (_rounded(float(edge), step, relation) for edge in (spread.min(), spread.max()))
-    return f" [median of {len(spread)}, {low} to {high}]"
+    of = {"rate": "worst of {} data sets"}.get(
+        kind, "worst of {}" if _worst(kind) else "median of {}"
+    )
+    return f" [{of.format(len(spread))}, {low} to {high}]"
 
 
 def _publish(line: str, record: dict) -> None:

@@ -140,16 +140,15 @@ def products(
 
     |x|^2 + |y|^2 - 2 x.y is one matrix product, but it loses the digits of small distances. So
     the points are centred, and pairs that are close in comparison with their norms are
-    formed from differences, which are divided by the lengthscale only then: the quotients are
-    rounded. In few dimensions differences are as fast, and all pairs are formed from them.
+    formed from differences, divided by the lengthscale only then: quotients are rounded. In few
+    dimensions that is as fast, and all are.
     """
     divide = jax.vmap(lambda p: _divided(p, lengthscale))
     u, v = divide(x), divide(y)
     squares = jnp.sum(u**2, 1)[:, None], u @ v.T, jnp.sum(v**2, 1)[None]
 
     def differences(_):
-        pairs = x[:, None] - y[None]
-        return jnp.sum(jax.vmap(divide)(pairs) ** 2, -1)
+        return jnp.sum(jax.vmap(divide)(x[:, None] - y[None]) ** 2, -1)
 
     if x.shape[1] <= 8:
         return *squares, differences(0)
@@ -199,8 +198,7 @@ def _tile_size(k, x, y):
 @partial(jax.jit, static_argnums=3)
 def _fill(k, x, y, symmetric):
     """The matrix k(x_i, y_j); memory beyond the result is that of one tile."""
-    points = (jax.ShapeDtypeStruct(p.shape[1:], p.dtype) for p in (x, y))
-    entry = jax.eval_shape(k, *points)
+    entry = jax.eval_shape(k, *(jax.ShapeDtypeStruct(p.shape[1:], p.dtype) for p in (x, y)))
     if entry.shape != ():
         raise ValueError(f"expected k(x, y) to be a number, got an array of shape {entry.shape}")
     n, m = len(x), len(y)

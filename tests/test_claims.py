@@ -209,3 +209,100 @@ def test_equal_samples_are_exactly_right_or_infinitely_wrong():
 def test_bad_measurements_say_what_was_expected(user, error, message, call):
     with pytest.raises(error, match=message):
         call()
+
+
+def rates(*exponents, bend=0.0):
+    """Slopes of noiseless curves, one per data set; the last point is off by a factor."""
+    factor = np.array([1, 1, 1, np.exp(bend)])
+    return [claims.slope(X, X**p * factor) for p in exponents]
+
+
+def test_a_rate_is_judged_by_its_worst_data_set(capsys):
+    check(
+        "NTK-05", kind="rate", measured=rates(-0.5, -0.52, -0.47), near=-0.5, within=0.05, rival=-1
+    )
+    line = (
+        "✓ NTK-05  rate: -0.47 [worst of 3 data sets, -0.52 to -0.47] ≈ -0.5 ± 0.05  (rival: -1)\n"
+    )
+    assert capsys.readouterr().out == line
+    with pytest.raises(ClaimError, match="does not hold"):
+        check(
+            "NTK-05",
+            kind="rate",
+            measured=rates(-0.5, -0.5, -0.6),
+            near=-0.5,
+            within=0.05,
+            rival=-1,
+        )
+
+
+def test_a_rate_that_has_not_settled_is_refused():
+    bent = rates(-0.5, -0.5, -0.5, bend=0.2)  # the slopes are within the tolerance
+    assert max(abs(s.median + 0.5) for s in bent) < 0.06
+    with pytest.raises(ClaimError, match="has not settled"):
+        check("NTK-05", kind="rate", measured=bent, near=-0.5, within=0.06, rival=-1.0)
+
+
+def test_the_rival_of_a_rate_may_be_measured_too():
+    with pytest.raises(ClaimError, match="too wide"):
+        check("NTK-05", kind="rate", measured=rates(-1, -1, -1), near=-1, within=0.6,
+              rival=rates(-0.5, -0.5, -0.5))  # fmt: skip
+
+
+def test_identities_and_inequalities_hold_in_every_run(capsys):
+    check("NTK-05", kind="inequality", measured=[0.2, 0.9], below=1.0)
+    assert capsys.readouterr().out == "✓ NTK-05  inequality: 0.9 [worst of 2, 0.2 to 0.9] < 1\n"
+    check("NTK-05", kind="inequality", measured=jnp.array([[2.0, 3.0]]), at_least=1.5)
+    check("NTK-05", kind="identity", measured=[1.0, 1.05], near=1, within=0.1, rival=[1.0, 1.2])
+    for kind in ("identity", "inequality"):
+        with pytest.raises(ClaimError, match="does not hold"):
+            check("NTK-05", kind=kind, measured=[0.1] * 20 + [1.1], below=1.0, rival=2.0)
+        with pytest.raises(ClaimError, match="does not hold"):
+            check("NTK-05", kind=kind, measured=[0.1, np.nan], below=1.0, rival=2.0)
+
+
+def test_a_law_says_how_often_a_true_one_fails(capsys):
+    alarm = claims.false_alarm(4.0, tests=10)
+    check("NTK-05", kind="law", measured=[1.0, 3.0], below=4.0, false_alarm=alarm, rival=9.0)
+    assert "(rival: 9, false alarm: 6e-04)" in capsys.readouterr().out
+
+
+def test_a_comparison_is_the_median_over_data_sets(capsys):
+    check("BENCH-01", kind="comparison", measured=[0.1, 0.3, 0.2], at_least=0.05)
+    assert "comparison: 0.2 [median of 3, 0.1 to 0.3] ≥ 0.05" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "arguments"),
+    [
+        (ValueError, "kind as one of identity", {"kind": "fact"}),
+        (ValueError, "a rival for kind 'identity'", {"kind": "identity"}),
+        (ValueError, "a rival for kind 'rate'", {"kind": "rate", "measured": rates(1, 1, 1)}),
+        (TypeError, "of 3 data sets", {"kind": "rate", "measured": rates(1, 1), "rival": 2}),
+        (TypeError, "of 3 data sets", {"kind": "rate", "measured": [1.0] * 12, "rival": 2}),
+        (ValueError, "false_alarm with kind 'law'", {"kind": "law"}),
+        (ValueError, "false_alarm with kind 'law'", {"kind": "comparison", "false_alarm": 0.01}),
+        (ValueError, r"a false alarm in \(0, 0.05\]", {"kind": "law", "false_alarm": 0.5}),
+        (ValueError, "at least 3 seeds", {"kind": "comparison", "measured": [1.0, 2.0]}),
+        (TypeError, "measured as real numbers", {"kind": "inequality", "measured": []}),
+    ],
+)
+def test_a_kind_asks_for_what_it_needs(error, message, arguments):
+    with pytest.raises(error, match=message):
+        check("NTK-04", **{"measured": 0.5, "below": 4.0} | arguments)
+
+
+def test_a_rate_needs_a_range_of_sizes():
+    short = [claims.slope([1, 2, 4], np.array([1, 2, 4.0]))] * 3
+    with pytest.raises(ValueError, match="from 1 to 8 or more, got 4"):
+        check("NTK-04", kind="rate", measured=short, near=1, within=0.1, rival=2)
+
+
+@pytest.mark.parametrize("samples", [None, 2, 10])
+def test_false_alarms_are_those_of_the_law(samples):
+    law = scipy.stats.norm if samples is None else scipy.stats.t(samples - 1)
+    expected = 3 * 2 * law.sf(4.0)
+    assert claims.false_alarm(4.0, tests=3, samples=samples) == pytest.approx(expected, rel=1e-9)
+    assert claims.false_alarm(0.1, tests=30, samples=samples) == 1
+    with pytest.raises(ValueError, match="distance > 0"):
+        claims.false_alarm(-1.0)

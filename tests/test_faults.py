@@ -230,21 +230,27 @@ def test_the_build_sees(copy, plant):
 
 # Errors in the package: the experiments of the book have to notice them.
 PACKAGE_FAULTS = [
-    ("bias variance dropped", "infinite.py", "+ sigma_b**2", "+ 0 * sigma_b**2", "NTK-04"),
+    ("bias variance dropped", "infinite.py", "w * s.xy + b,", "w * s.xy,", "NTK-04"),
     (
         "half a kernel",
-        "networks.py",
-        "scales[l] ** 2 * (h_x",
-        "0.5 * scales[l] ** 2 * (h_x",
+        "products.py",
+        "jnp.sum(inner * part,",
+        "0.5 * jnp.sum(inner * part,",
         "NTK-04",
     ),
-    ("1/m for 1/sqrt(m)", "networks.py", "sigma_w / n**0.5 for", "sigma_w / n for", "NTK-04"),
-    ("bias gradient dropped", "networks.py", "inner + shift**2", "inner", "NTK-04"),
+    ("1/m for 1/sqrt(m)", "networks.py", '"ntk": (0.5, 0.5,', '"ntk": (1.0, 0.5,', "NTK-04"),
+    (
+        "bias gradient dropped",
+        "structure.py",
+        "for term in terms]",
+        "for term in terms if isinstance(term, Outer)]",
+        "NTK-04",
+    ),
     (
         "bias variance added",
         "infinite.py",
-        "sigma + sigma_w**2 * kappa_dot(",
-        "sigma + sigma_w**2 * (1 + sigma_b**2) * kappa_dot(",
+        "theta=s.xy + s.theta",
+        "theta=s.xy + (1 + jnp.asarray(sigma_b, s.xy.dtype) ** 2) * s.theta",
         "NTK-04",
     ),
     ("sign of a flow", "flows.py", "return -jax.grad(F)", "return jax.grad(F)", "MF-11"),

@@ -3,6 +3,7 @@
 That running them again gives the same is nbval's part (with `book.pixels` for the pictures).
 """
 
+import ast
 import base64
 import io
 import json
@@ -89,6 +90,67 @@ def test_the_register_is_complete():
     expected |= {"RICH": 8, "BENCH": 9, "OUT": 10, "NOT": 2, "E": 76}
     missing = {f"{k}-{i:02}" for k, count in expected.items() for i in range(1, count + 1)} - names
     assert missing == set()
+
+
+def checks_of(source):
+    """The calls of claims.check in the cells of a page, as syntax trees."""
+    for cell in jupytext.read(source).cells:
+        if cell.cell_type == "code" and "claims.check" in cell.source:
+            for node in ast.walk(ast.parse(cell.source)):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == "claims.check":
+                    yield node, {k.arg: k.value for k in node.keywords}
+
+
+def is_arithmetic_on(rival, measured):
+    """Whether the rival is the measured value times, plus or minus something."""
+    if isinstance(rival, ast.UnaryOp):
+        return is_arithmetic_on(rival.operand, measured)
+    if isinstance(rival, ast.BinOp) and ast.dump(rival) != ast.dump(measured):
+        sides = rival.left, rival.right
+        return any(is_arithmetic_on(side, measured) for side in sides)
+    return ast.dump(without_numbers(rival)) == ast.dump(without_numbers(measured))
+
+
+def without_numbers(tree):
+    """What is left of 100 * (a - b) without the factor."""
+    while isinstance(tree, ast.BinOp):
+        rest = [s for s in (tree.left, tree.right) if not isinstance(s, ast.Constant)]
+        if len(rest) != 1:
+            break
+        tree = rest[0]
+    return tree
+
+
+@each_chapter
+def test_no_rival_is_arithmetic_on_the_measured_value(source):
+    for call, arguments in checks_of(source):
+        if "rival" in arguments:
+            same = is_arithmetic_on(arguments["rival"], arguments["measured"])
+            assert not same, f"{source.name}: {ast.unparse(call)}"
+
+
+@pytest.mark.parametrize(
+    ("rival", "wrong"),
+    [
+        ("2 * slope", True),
+        ("slope + 0.5", True),
+        ("-slope", True),
+        ("slope", True),
+        ("10 * (a - b)", True),
+        ("slope / 11 + other", True),
+        ("100 * slope", True),
+        ("other", False),
+        ("gap(printed)", False),
+        ("-1.0", False),
+        ("other / 2", False),
+        ("100 * (a - c)", False),
+        ("other - slope_of(slope)", False),
+    ],
+)
+def test_arithmetic_on_the_measured_value_is_recognised(rival, wrong):
+    measured = "a - b" if "a - b" in rival else "slope"
+    trees = (ast.parse(text, mode="eval").body for text in (rival, measured))
+    assert is_arithmetic_on(*trees) == wrong
 
 
 @pytest.mark.parametrize(
