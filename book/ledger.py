@@ -6,6 +6,7 @@ in the stored notebooks say what was measured. Nothing on the ledger is typed a 
 
 import functools
 import json
+import math
 import re
 from pathlib import Path
 from typing import ClassVar
@@ -18,6 +19,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 from sphinx.util.nodes import make_refnode
 
+from book import seeds
 from ntkcourse.claims import KINDS
 from ntkcourse.claims import MIME as CLAIM
 
@@ -28,7 +30,7 @@ FIELDS = {
     "slip": "In the lecture's favour",
     "doubt": "In doubt",
 }
-PAGES = ("chapters/ledger", "chapters/errata", "chapters/coverage")
+PAGES = ("chapters/ledger", "chapters/errata", "chapters/coverage", "chapters/seeds")
 LINE = re.compile(r"✓ ([A-Z]+-\d\d)  (.*)", re.DOTALL)
 logger = logging.getLogger(__name__)
 
@@ -217,6 +219,60 @@ class Ledger(SphinxDirective):
         return row
 
 
+class Seeds(SphinxDirective):
+    """`{seeds}`: how each check fared when its chapter was run again with other random numbers."""
+
+    def run(self):
+        """A sentence, and for each check its bound, how often it held, and all values."""
+        root = Path(self.env.srcdir)
+        self.env.note_dependency(str(root / seeds.STORE))
+        table, entries = [], register(root)
+        for chapter, entry in seeds.stored(root).items():
+            table += [(chapter, row) for row in seeds.rows(entry["seeds"]) if row["tried"]]
+        held = sum(all(o["held"] for o in row["others"]) for _, row in table)
+        tried = max((row["tried"] for _, row in table), default=0)
+        text = (
+            f"{len(table)} checks, run again under up to {tried} other master seeds: "
+            f"{held} held under every one."
+        )
+        lines = nodes.bullet_list(classes=["seeds"])
+        for _, row in table:
+            good = sum(o["held"] for o in row["others"])
+            line = nodes.paragraph(
+                "", "", link(row["claim"], badge(row["claim"], entries[row["claim"]]["verdict"]))
+            )
+            bound = f"{row['relation']} {row['bound']}" if "bound" in row else "did not run"
+            line += nodes.Text(f" {row['what'] or 'measured'}, {bound}: {good} of {row['tried']}. ")
+            line += nodes.raw("", strip(row), format="html")
+            lines += nodes.list_item("", line, classes=[] if good == row["tried"] else ["missed"])
+        return [nodes.paragraph(text, text), lines]
+
+
+def strip(row: dict) -> str:
+    """All values of a check on one line, the stored one as a bar."""
+    values = [number(o.get("measured")) for o in row["others"]]
+    values, own = [v for v in values if v is not None], number(row.get("measured"))
+    if own is None or not values:
+        return ""
+    low, high = min(own, *values), max(own, *values)
+    at = lambda v: 4 + 92 * ((v - low) / (high - low) if high > low else 0.5)  # noqa: E731
+    dots = "".join(f'<circle cx="{at(v):.1f}" cy="6" r="2.2"/>' for v in values)
+    label = f"stored {own:.3g}; others from {min(values):.3g} to {max(values):.3g}"
+    return (
+        f'<svg class="strip" viewBox="0 0 100 12" role="img" aria-label="{label}">'
+        f'<path d="M{at(own):.1f} 1v10"/>{dots}</svg> <span class="strip-text">{label}</span>'
+    )
+
+
+def number(text) -> float | None:
+    """The measured value of a record as a number; "0 (to 1e-13)" is 0."""
+    try:
+        value = float(str(text).split(" ")[0])
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
 class Coverage(SphinxDirective):
     """`{coverage} 000`: a lecture from top to bottom, and where this book has each part of it.
 
@@ -358,6 +414,7 @@ def setup(app) -> dict:
     app.add_role("claim", ClaimRole())
     app.add_directive("ledger", Ledger)
     app.add_directive("coverage", Coverage)
+    app.add_directive("seeds", Seeds)
     # These pages collect from all others, so they are read again whenever anything is.
     app.connect("env-get-outdated", lambda app, env, *_: [p for p in PAGES if p in env.found_docs])
     app.connect("doctree-read", mark_checks)

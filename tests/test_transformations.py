@@ -28,8 +28,7 @@ from ntkcourse import (
     transport,
 )
 
-# Not yet part of the default run: it has not been seen to pass as a whole.
-pytestmark = pytest.mark.soak
+
 LIMIT = 600
 STEP = 1e-4
 N = 6
