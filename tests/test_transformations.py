@@ -28,7 +28,6 @@ from ntkcourse import (
     transport,
 )
 
-
 LIMIT = 600
 STEP = 1e-4
 N = 6
