@@ -10,9 +10,10 @@ import sys
 
 import numpy as np
 
-from ntkcourse.evidence import Slope, false_alarm, slope, standard_errors
+from ntkcourse.evidence import Slope, Split, false_alarm, holm, over_splits, slope, standard_errors
 
-__all__ = ["ClaimError", "Slope", "check", "false_alarm", "slope", "standard_errors"]
+__all__ = ["ClaimError", "Slope", "Split", "check", "false_alarm", "holm"]
+__all__ += ["over_splits", "slope", "standard_errors"]
 
 MIME = "application/vnd.ntkcourse.claim+json"
 SEEDS = 10

@@ -1,4 +1,4 @@
-"""What an experiment shows of a number: slopes, standard errors, false alarms.
+"""What an experiment shows of a number: slopes, standard errors, false alarms, overlapping splits.
 
 Found in :mod:`ntkcourse.claims`, whose checks take them.
 """
@@ -92,6 +92,60 @@ def false_alarm(distance: float, *, tests: int = 1, samples: int | None = None) 
 
         tail = 2 * float(stdtr(samples - 1, -distance))
     return min(1.0, tests * tail)
+
+
+class Split(NamedTuple):
+    """What :func:`over_splits` found: a mean, half its confidence interval, a p-value."""
+
+    mean: np.ndarray
+    half_width: np.ndarray
+    p: np.ndarray
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.3g} ± {self.half_width:.2g} (p = {self.p:.2g})"
+
+
+def over_splits(differences, *, ratio: float, level: float = 0.95) -> Split:
+    r"""Mean over R random splits of one table, with the corrected resampled t-interval.
+
+    .. math:: \bar D \pm t_{R-1}\, s \sqrt{\tfrac1R + \tfrac{n_2}{n_1}}, \qquad
+              s^2 = \frac1{R-1} \sum_r (D_r - \bar D)^2
+
+    ``differences`` is (R, ...), one split per row; ``ratio`` is :math:`n_2/n_1`, test rows per
+    training row, and 0 gives the interval of independent runs. Splits of one table share rows, so
+    that without the ratio the interval is far too short. p is two-sided, for the mean 0; where
+    all differences are equal it is 1 if they are 0, and 0 otherwise. Nadeau and Bengio 2003.
+    """
+    from scipy.special import stdtr, stdtrit
+
+    values = _reals(differences, "differences")
+    if values.ndim == 0 or len(values) < 2:
+        raise ValueError(f"expected two or more splits as rows, got shape {values.shape}")
+    if not (math.isfinite(ratio) and ratio >= 0 and 0 < level < 1):
+        raise ValueError(f"expected ratio >= 0 and level in (0, 1), got {ratio} and {level}")
+    mean, degrees = values.mean(0), len(values) - 1
+    error = np.sqrt((1 / len(values) + ratio) * values.var(0, ddof=1))
+    t = np.divide(np.abs(mean), error, out=np.where(mean != 0, np.inf, 0.0), where=error > 0)
+    half = stdtrit(degrees, (1 + level) / 2) * error
+    return Split(mean, half, 2 * stdtr(degrees, -t))
+
+
+def holm(p) -> np.ndarray:
+    r"""Holm's adjusted p-values: reject where they are at most the level of the whole family.
+
+    .. math:: \tilde p_{(i)} = \max_{j \le i}\ \min\bigl(1, (M - j + 1)\, p_{(j)}\bigr),
+              \qquad p_{(1)} \le \dots \le p_{(M)}
+
+    ``p`` is (..., M); each row is a family. The probability of rejecting any true hypothesis is
+    then at most the level, whatever the dependence of the tests.
+    """
+    p = _reals(p, "p")
+    if p.ndim == 0 or p.size == 0 or np.any((p < 0) | (p > 1)):
+        raise ValueError(f"expected p-values in [0, 1], got {p}")
+    order = np.argsort(p, axis=-1)
+    steps = np.take_along_axis(p, order, -1) * np.arange(p.shape[-1], 0, -1)
+    adjusted = np.minimum(np.maximum.accumulate(steps, -1), 1)
+    return np.take_along_axis(adjusted, np.argsort(order, -1), -1)
 
 
 def _reals(values, name: str) -> np.ndarray:

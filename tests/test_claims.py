@@ -306,3 +306,68 @@ def test_false_alarms_are_those_of_the_law(samples):
     assert claims.false_alarm(0.1, tests=30, samples=samples) == 1
     with pytest.raises(ValueError, match="distance > 0"):
         claims.false_alarm(-1.0)
+
+
+def test_the_corrected_interval_is_a_t_interval_with_another_variance():
+    values = np.random.default_rng(3).normal(0.4, 1, (12, 3))
+    plain = claims.over_splits(values, ratio=0.0, level=0.9)
+    oracle = scipy.stats.ttest_1samp(values, 0.0)
+    low, high = oracle.confidence_interval(0.9)
+    np.testing.assert_allclose(plain.mean - plain.half_width, low)
+    np.testing.assert_allclose(plain.mean + plain.half_width, high)
+    np.testing.assert_allclose(plain.p, oracle.pvalue)
+    # nine tenths to train: 1/R + 1/9 in place of 1/R
+    corrected = claims.over_splits(values, ratio=1 / 9, level=0.9)
+    np.testing.assert_allclose(corrected.half_width / plain.half_width, (1 + 12 / 9) ** 0.5)
+    t = oracle.statistic / (1 + 12 / 9) ** 0.5
+    np.testing.assert_allclose(corrected.p, 2 * scipy.stats.t.sf(np.abs(t), 11))
+
+
+def test_the_corrected_interval_covers_the_mean_of_correlated_splits():
+    # D_r = common + own: with equal correlation and normal laws the t-law is exact
+    rng, ratio = np.random.default_rng(4), 0.5  # rho / (1 - rho)
+    values = rng.normal(size=(1, 4000)) * ratio**0.5 + rng.normal(size=(8, 4000))
+    share = np.mean(claims.over_splits(values, ratio=ratio).p <= 0.05)
+    naive = np.mean(claims.over_splits(values, ratio=0.0).p <= 0.05)
+    spread = (0.05 * 0.95 / 4000) ** 0.5
+    assert abs(share - 0.05) < 4 * spread
+    assert naive > 0.3
+
+
+def test_equal_splits_have_no_doubt():
+    found = claims.over_splits(np.array([[0.0, 2.0]] * 3), ratio=1.0)
+    assert found.half_width.tolist() == [0, 0]
+    assert found.p.tolist() == [1, 0]
+
+
+def test_holm_adjusts_as_its_definition_says():
+    rng = np.random.default_rng(5)
+    for p in (*rng.random((20, 6)) ** 3, np.array([0.01, 0.01, 0.5]), np.array([1.0])):
+        adjusted, m = claims.holm(p), len(p)
+        for level in (*adjusted[adjusted < 1], 0.01, 0.05, 0.3):
+            rejected = set()
+            for step, i in enumerate(np.argsort(p, kind="stable")):
+                if p[i] * (m - step) > level:
+                    break
+                rejected.add(i)
+            assert {i for i in range(m) if adjusted[i] <= level} == rejected
+
+
+def test_holm_takes_families_in_rows():
+    p = np.random.default_rng(6).random((4, 5))
+    np.testing.assert_array_equal(claims.holm(p), [claims.holm(row) for row in p])
+
+
+@pytest.mark.parametrize(
+    ("message", "call"),
+    [
+        ("expected two or more splits", lambda: claims.over_splits([1.0], ratio=1.0)),
+        ("expected ratio >= 0", lambda: claims.over_splits([1.0, 2.0], ratio=-1.0)),
+        ("expected ratio >= 0", lambda: claims.over_splits([1.0, 2.0], ratio=1.0, level=1.0)),
+        ("expected p-values", lambda: claims.holm([0.2, 1.2])),
+        ("expected p-values", lambda: claims.holm(0.2)),
+    ],
+)
+def test_bad_splits_and_p_values_say_what_was_expected(message, call):
+    with pytest.raises(ValueError, match=message):
+        call()
