@@ -253,9 +253,7 @@ class Writer:
         """Nested loops over all indices of a shape, and the index."""
         index = [self.fresh("i") if n != 1 else "0" for n in shape]
         text = "".join(
-            f"for(let {i}=0;{i}<{n};{i}++)"
-            for i, n in zip(index, shape, strict=True)
-            if n != 1
+            f"for(let {i}=0;{i}<{n};{i}++)" for i, n in zip(index, shape, strict=True) if n != 1
         )
         return text, index
 
@@ -345,7 +343,9 @@ class Writer:
             place = self.place(source)
         if place.uniform:
             at = place.at([])
-            self.places[out] = Place(lambda index: at, at if out.shape == () else None, uniform=True)
+            self.places[out] = Place(
+                lambda index: at, at if out.shape == () else None, uniform=True
+            )
             return
         moved = VIEWS[eqn.name](self, eqn)
         if moved is None:  # all entries in the same order
@@ -379,7 +379,7 @@ def template(text: str) -> Callable:
 
 def convert(w, eqn, ins):
     new, old = np.dtype(eqn.params["new_dtype"]), eqn.ins[0].dtype
-    if new == bool:
+    if new.kind == "b":
         return f"({ins[0]}!=0)"
     return f"Math.trunc({ins[0]})" if new.kind in "iu" and old.kind == "f" else f"(+{ins[0]})"
 
@@ -411,16 +411,16 @@ def round_(w, eqn, ins):
 
 
 def not_(w, eqn, ins):
-    return f"(!{ins[0]})" if eqn.outs[0].dtype == bool else f"(~{ins[0]})"
+    return f"(!{ins[0]})" if eqn.outs[0].dtype.kind == "b" else f"(~{ins[0]})"
 
 
-MATH = (
-    "sqrt exp expm1 log log1p sin cos tan tanh sinh cosh asin acos atan asinh acosh atanh abs sign"
-    " floor ceil cbrt"
-).split()
+MATH = [
+    "sqrt", "exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sinh", "cosh", "asin",
+    "acos", "atan", "asinh", "acosh", "atanh", "abs", "sign", "floor", "ceil", "cbrt",
+]  # fmt: skip
 SIGNS = {
-    "add": "+", "add_any": "+", "sub": "-", "mul": "*", "rem": "%", "eq": "==", "ne": "!=", "lt": "<",
-    "le": "<=", "gt": ">", "ge": ">=", "and": "&", "or": "|", "xor": "^",
+    "add": "+", "add_any": "+", "sub": "-", "mul": "*", "rem": "%", "eq": "==", "ne": "!=",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "&", "or": "|", "xor": "^",
 }  # fmt: skip
 ENTRY = {
     **{name: template(f"Math.{name}({{0}})") for name in MATH},
@@ -553,9 +553,7 @@ def gather(w, eqn, ins, index):
     start = {
         d: w.bind(ins[1].at([*batch, str(j)])) for j, d in enumerate(dims.start_index_map)
     }  # fmt: skip
-    batched = dict(
-        zip(dims.operand_batching_dims, dims.start_indices_batching_dims, strict=True)
-    )
+    batched = dict(zip(dims.operand_batching_dims, dims.start_indices_batching_dims, strict=True))
     fill, tests, moved = "FILL" in str(eqn.params["mode"]), [], []
     for d, n in enumerate(shape):
         if d in batched:
@@ -609,9 +607,7 @@ def transpose(w, eqn):
 
 def rev(w, eqn):
     dims, shape = eqn.params["dimensions"], eqn.ins[0].shape
-    return lambda index: [
-        f"({shape[d] - 1}-{i})" if d in dims else i for d, i in enumerate(index)
-    ]
+    return lambda index: [f"({shape[d] - 1}-{i})" if d in dims else i for d, i in enumerate(index)]
 
 
 def slice_(w, eqn):
@@ -666,9 +662,7 @@ def scatter(w, eqn):
         d: w.place(where).at([*batch, str(j)])
         for j, d in enumerate(dims.scatter_dims_to_operand_dims)
     }
-    batched = dict(
-        zip(dims.operand_batching_dims, dims.scatter_indices_batching_dims, strict=True)
-    )
+    batched = dict(zip(dims.operand_batching_dims, dims.scatter_indices_batching_dims, strict=True))
     tests, moved = [], []
     for d, n in enumerate(old.shape):
         if d in batched:
@@ -823,9 +817,8 @@ def script(functions: dict[str, tuple[Callable, dict]], name: str) -> str:
     head = "".join(f"const {n}={text};\n" for text, n in constants.items())
     head += "".join(f"function {n}{text}\n" for text, n in loops.items())
     target = f"((globalThis.ntkcourse??={{}})[{json.dumps(name)}]={{}})"
-    return (
-        f"'use strict';(()=>{{\n{runtime_text()}const live={target};\n{head}{''.join(parts)}}})();\n"
-    )
+    head = f"{runtime_text()}const live={target};\n{head}"
+    return f"'use strict';(()=>{{\n{head}{''.join(parts)}}})();\n"
 
 
 def runtime_text() -> str:
