@@ -288,6 +288,7 @@ def test_every_slider_moves_by_key_and_by_mouse(desk):
         figure.scroll_into_view_if_needed()
         image = figure.locator("img")
         for slider in figure.locator("input[type=range]").all():
+            slider.press("Home")
             seen = {
                 (
                     image.get_attribute("src"),
