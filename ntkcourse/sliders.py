@@ -165,8 +165,9 @@ def _static(
     }
     # "</" inside the data would end the script element early.
     payload = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
+    alt = html.escape(frames[number][1])
     return (
-        f'<figure class="explore"><img src="{sources[number]}" alt="{html.escape(frames[number][1])}"'
+        f'<figure class="explore"><img src="{sources[number]}" alt="{alt}"'
         f' width="{size[0]}" height="{size[1]}">'
         f'<script type="application/json">{payload}</script></figure>'
     )
