@@ -30,7 +30,8 @@ def correlation(q11: Array, q12: Array, q22: Array) -> Array:
 @jax.custom_jvp
 def _snapped(c):
     # an angle below sqrt(8 eps) is rounding noise: equal points must have angle exactly 0
-    return jnp.where(jnp.abs(c) > 1 - 4 * jnp.finfo(c.dtype).eps, jnp.copysign(1, c), c)
+    edge = 1 - 4 * float(jnp.finfo(c.dtype).eps)
+    return jnp.where(c > edge, 1, jnp.where(c < -edge, -1, c))
 
 
 _snapped.defjvp(lambda c, dc: (_snapped(*c), dc[0]))
