@@ -39,14 +39,14 @@ def chapters(root: Path = ROOT) -> list[Path]:
 
 
 def key(chapter: nbformat.NotebookNode, root: Path = ROOT) -> str:
-    """What the outputs of a chapter depend on: its code, the package's code, the pins.
+    """What the outputs of a chapter depend on: its code, the modules that it imports, the pins.
 
-    The chapter's prose, and comments and docstrings of the package, are left out: to reword them
-    runs nothing again.
+    The chapter's prose, modules that it does not reach, and comments and docstrings of the package
+    are left out: to change them runs nothing again.
     """
     cells = [cell.source for cell in chapter.cells if cell.cell_type == "code"]
     digest = hashlib.sha256(json.dumps(cells).encode())
-    for module in sorted((root / "ntkcourse").rglob("*.py")):
+    for module in reached(cells, root / "ntkcourse"):
         digest.update(module.name.encode() + _code(module.read_text()).encode())
     for pins in ("requirements.txt", "constraints.txt"):
         lines = (root / pins).read_text().splitlines() if (root / pins).exists() else []
@@ -54,6 +54,45 @@ def key(chapter: nbformat.NotebookNode, root: Path = ROOT) -> str:
             "\n".join(filter(None, (line.split("#")[0].strip() for line in lines))).encode()
         )
     return digest.hexdigest()[:16]
+
+
+def reached(cells: list[str], package: Path) -> list[Path]:
+    """The modules of the package that code cells import, and what these import in turn."""
+    modules = {path.stem: path for path in sorted(package.glob("*.py"))}
+    # Lines for IPython are no Python; they import nothing of ours.
+    sources = [re.sub(r"^(\s*)[%!].*$", r"\1pass", cell, flags=re.MULTILINE) for cell in cells]
+    found, waiting = {"__init__"} & set(modules), sources
+    while waiting:
+        named = _imported(waiting.pop(), package.name)
+        if named is None or not named <= set(modules):  # the package as a whole, or what it exports
+            return list(modules.values())
+        waiting += [modules[name].read_text() for name in sorted(named - found)]
+        found |= named
+    return [modules[name] for name in sorted(found)]
+
+
+def _imported(source: str, package: str) -> set[str] | None:
+    """The modules of a package that some code names; None if that is not to be seen."""
+    names: set[str] = set()
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return None if package in source else names
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            paths = [alias.name.split(".") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and (node.level or node.module):
+            head = ([package] if node.level else []) + (node.module or "").split(".")
+            head = [part for part in head if part]
+            paths = [[*head, alias.name] for alias in node.names]
+        else:
+            continue
+        for path in paths:
+            if path[0] == package and path[1:2] != ["*"]:
+                names.update(path[1:2] or {""})
+            elif path[0] == package:
+                names.add("")
+    return names
 
 
 def _code(text: str) -> str:
@@ -148,7 +187,7 @@ def serialised(notebook: nbformat.NotebookNode) -> str:
 
 def write(path: Path, text: str) -> None:
     """Replace a file in one step, so that an interrupted run leaves the old one."""
-    draft = path.with_suffix(".tmp")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # another run may write the same file
     try:
         draft.write_text(text)
         os.replace(draft, path)
