@@ -8,6 +8,8 @@ import io
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import jupytext
@@ -342,3 +344,25 @@ def test_a_line_before_the_first_part_of_a_lecture_is_refused(tmp_path):
     (tmp_path / "chapters/claims.yml").write_text(yaml.safe_dump(data, sort_keys=False))
     with pytest.raises(ValueError, match="NTK-04: no part of 000 holds line 5"):
         ledger.by_part(tmp_path, "000")
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "rule"),
+    [
+        ("import os", [], "F401"),
+        ("value = lambda: missing", ["--select", "F821"], "F821"),
+        ("x = {1: 2, 1: 3}", [], "F601"),
+        ("print(1)", [], None),
+    ],
+)
+def test_code_in_notebooks_is_linted(tmp_path, code, options, rule):
+    cell = nbformat.v4.new_code_cell(code)
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "chapters/a.ipynb").write_text(
+        nbformat.writes(nbformat.v4.new_notebook(cells=[cell]))
+    )
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    ruff = [sys.executable, "-m", "ruff", "check", "--no-cache", *options, "."]
+    done = subprocess.run(ruff, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == bool(rule)
+    assert (rule or "passed") in done.stdout
