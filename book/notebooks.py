@@ -22,12 +22,14 @@ from pathlib import Path
 import jupytext
 import nbformat
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 from ntkcourse.claims import MIME as CLAIM
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDGET = "application/vnd.jupyter.widget-view+json"
+# A cell that raises, hangs or kills its kernel, and a disk that is full
+STOPPED = (CellExecutionError, CellTimeoutError, DeadKernelError, OSError)
 # What the site knows how to render; anything else would silently disappear from a page.
 MIME_TYPES = {"text/plain", "text/html", "image/png", CLAIM}
 
@@ -286,10 +288,11 @@ def main(arguments: list[str] | None = None) -> int:
         start = time.monotonic()
         try:
             write(stored, serialised(run(source)))
-        except CellExecutionError as error:
+        except STOPPED as error:
             failed += 1
             print(
-                f"{source.name}: stopped, the stored notebook is unchanged\n{error}",
+                f"{source.name}: stopped, the stored notebook is unchanged\n"
+                f"{type(error).__name__}: {error}",
                 file=sys.stderr,
             )
             continue
