@@ -19,6 +19,13 @@ from ntkcourse import figures, live, transport
 pytestmark = pytest.mark.browser
 
 
+@pytest.fixture(autouse=True)
+def plain(user):
+    """JAX and the package as the build and a notebook have them."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
 @pytest.fixture(scope="module")
 def browser():
     from playwright.sync_api import sync_playwright
@@ -426,3 +433,352 @@ def test_a_fault_in_the_compiler_is_caught(browser, monkeypatch, tmp_path, file,
         assert wrong(made) != []
     finally:
         page.close()
+
+
+# Every program of every figure
+
+FIGURES = live.figures()
+SLIDERS = ("start", "low", "high")
+POINTS = {
+    "start": None,
+    "equal": [(0.4, 1.0), (0.4, -1.0), (0.4, 0.5)],
+    "opposite": [(0.3, 1.0), (0.3 - np.pi, -1.0)],
+    "close": [(0.3, 1.0), (0.3 + 1e-6, -1.0), (1.3, 0.2)],
+    "one": [(0.5, -0.5)],
+    "empty": [],
+    "random": np.random.default_rng(0).uniform(-1.5, 1.5, (12, 2)).tolist(),
+}
+
+
+def settings(figure):
+    """Sessions with ordinary and awkward choices of sliders and data."""
+    for end, points in product(SLIDERS, POINTS if figure.points else ["start"]):
+        session = live.Session(figure)
+        if POINTS[points] is not None:
+            session.points = POINTS[points]
+        for name, control in figure.controls.items():
+            if isinstance(control, live.Slider) and end != "start":
+                session.chosen[name] = control.values[0 if end == "low" else -1]
+        yield f"{end}, {points}", session
+
+
+def permuted(given):
+    """The same data in another order: rounding errors are others, and nothing else."""
+    moved = {k: given[k][::-1].copy() for k in ("x", "y", "mask") if k in given}
+    return given | moved
+
+
+def check_programs(tab, name, keys):
+    figure = FIGURES[name]
+    chosen = {key: f for key, f in programs(figure).items() if key in keys}
+    tab.add_script_tag(content=compiler.script(chosen, name))
+    calls, references = [], []
+    for key, (f, _) in chosen.items():
+        run, stepping = jax.jit(f), key.startswith("step")
+        for words, session in settings(figure):
+            given = session.inputs() | (session.state if stepping else {})
+            for _ in range(2 if stepping else 1):
+                made, again = run(given), run(permuted(given))
+                calls.append((name, key, given))
+                references.append((f"{key}: {words}", made, again))
+                if stepping:
+                    given = given | {k: np.asarray(made[k]) for k in session.state}
+    for (words, made, again), results in zip(references, compute(tab, calls), strict=True):
+        shuffled = any(np.ndim(v) and np.shape(v)[0] == live.PLACES for v in made.values())
+        for k, v in made.items():
+            v, got = np.ravel(v), np.asarray(results[k], float)
+            assert np.all(np.isfinite(v)), f"{words}: {k} is not finite in JAX"
+            # what conditioning allows: a multiple of what a new order of the data changes
+            loss = (
+                0 if shuffled and len(v) == live.PLACES else np.max(np.abs(v - np.ravel(again[k])))
+            )
+            bound = 1e-10 * (1 + np.max(np.abs(v))) + 100 * loss
+            assert np.max(np.abs(v - got)) <= bound, f"{words}: {k}"
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_program_gives_what_jax_gives(tab, name):
+    keys = list(programs(FIGURES[name]))
+    ends = {kind: [k for k in keys if k.startswith(kind)] for kind in ("see", "step")}
+    check_programs(tab, name, {k for some in ends.values() for k in (some[:1] + some[-1:])})
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_choice_gives_what_jax_gives(tab, name):
+    check_programs(tab, name, programs(FIGURES[name]))
+
+
+def test_displacement_is_the_geodesic_of_the_package():
+    session = live.Session(FIGURES["mf-geodesic"])
+    from ntkcourse import live_particles
+
+    i = {k: jnp.asarray(v) for k, v in session.inputs().items()}
+    level = (jnp.arange(240) + 0.5) / 240
+    clouds = [live_particles._quantiles(i, side, level) for side in (i["y"] < 0, i["y"] >= 0)]
+    middle = transport.geodesic(clouds[0][::-1][:, None], clouds[1][:, None], i["t"])
+    z = jnp.linspace(*live_particles.PLAIN, live_particles.GRID)
+    made = session.results(1)
+    np.testing.assert_allclose(made["moved"], live_particles._density(middle[:, 0], z), atol=1e-9)
+    distance = transport.wasserstein2(clouds[0][:, None], clouds[1][:, None])
+    np.testing.assert_allclose(made["distance"], distance, rtol=1e-9)
+
+
+# The figures in a browser, under a strict policy
+
+STRICT = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:"
+
+
+@lru_cache
+def stored(name):
+    """A figure as a notebook stores it, with a picture that costs nothing."""
+    return live.markup(name, FIGURES[name], b"png", (600, 300))
+
+
+@lru_cache
+def program(name):
+    return script(name)
+
+
+@pytest.fixture
+def show(browser):
+    """Open a page with one live figure; at the end it may have left no fault."""
+    faults, contexts = [], []
+
+    def open_figure(name, **options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda m: faults.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        address = f'data-live="{name}" data-program="{name}.js"'
+        body = stored(name).replace(f'data-live="{name}"', address)
+        files = {
+            "": f'<html lang="en"><title>t</title><link rel="icon" href="data:,">'
+            f'<link rel="stylesheet" href="book.css"><body><div class="bd-content">{body}</div>'
+            '<script src="live.js"></script></body></html>',
+            "live.js": (ROOT / "book/static/live.js").read_text(),
+            "book.css": (ROOT / "book/static/book.css").read_text(),
+            f"{name}.js": program(name),
+        }
+        kinds = {"js": "text/javascript", "css": "text/css"}
+
+        def answer(route):
+            path = route.request.url.split("/")[-1]
+            kind = kinds.get(path.split(".")[-1], "text/html")
+            headers = {"content-security-policy": STRICT, "content-type": f"{kind}; charset=utf-8"}
+            route.fulfill(body=files[path], headers=headers)
+
+        page.route("**/*", answer)
+        page.goto("http://live.test/")
+        rest(page)
+        return page
+
+    yield open_figure
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+def rest(page):
+    """Wait until the figure has computed what it has to."""
+    page.wait_for_function(
+        "() => { const l = document.querySelector('figure.live').live;"
+        " return l.programs && !l.asked && !l.dirty && !l.chasing; }"
+    )
+
+
+def results(page):
+    made = page.evaluate(
+        "() => Object.fromEntries("
+        "Object.entries(document.querySelector('figure.live').live.results)"
+        ".map(([k, v]) => [k, typeof v === 'object' ? Array.from(v) : [Number(v)]]))"
+    )
+    return {k: np.asarray(v, float) for k, v in made.items()}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_page_shows_what_python_shows(show, name):
+    page, session = show(name), live.Session(FIGURES[name])
+    if FIGURES[name].time:
+        found = session.results(live.FRAMES)
+    else:  # the page opens before the first step
+        if FIGURES[name].step:
+            session.chosen["speed"] = 0.0
+        found = session.results(1)
+    for k, v in results(page).items():
+        np.testing.assert_allclose(v, np.ravel(found[k]), rtol=1e-6, atol=1e-6, err_msg=k)
+    paths = page.eval_on_selector_all(
+        ".live-stage path", "all => all.map(p => p.getAttribute('d'))"
+    )
+    assert all(d and "NaN" not in d for d in paths)
+    assert page.locator("img").is_hidden()
+    assert "–" not in page.locator("figcaption").inner_text()
+    page.emulate_media(media="print")
+    assert page.locator("img").is_visible()
+    assert page.locator(".live-body").is_hidden()
+
+
+def mean(page):
+    return page.locator(".kind-line.look-kernel path").get_attribute("d")
+
+
+def test_a_point_follows_mouse_and_keys(show):
+    page = show("welcome")
+    before, handle = mean(page), page.locator(".handle").nth(2)
+    box = handle.locator(".datum").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 20, y - 60, steps=4)
+    page.wait_for_function(
+        "before => document.querySelector("
+        "'.kind-line.look-kernel path').getAttribute('d') !== before",
+        arg=before,
+    )
+    page.mouse.up()
+    moved = handle.locator(".datum").bounding_box()
+    assert abs(moved["x"] - box["x"] - 20) < 2
+    assert abs(moved["y"] - box["y"] + 60) < 2
+    said = handle.get_attribute("aria-valuetext")
+    handle.press("ArrowUp")
+    handle.press("Shift+ArrowLeft")
+    assert handle.get_attribute("aria-valuetext") != said
+    rest(page)
+    assert results(page)["mean"].shape == (161,)
+    page.wait_for_function("() => document.querySelector('.live-voice').textContent.length > 9")
+
+
+def test_points_are_added_and_removed(show):
+    page = show("ker-gp")
+    count = page.locator(".handle").count
+    page.get_by_role("button", name="Add a point").click()
+    assert count() == 6
+    page.keyboard.press("Delete")
+    assert count() == 5
+    box = page.locator(".live-stage svg").bounding_box()
+    page.mouse.dblclick(box["x"] + box["width"] * 0.52, box["y"] + 30)
+    assert count() == 6
+    for _ in range(9):
+        page.get_by_role("button", name="Remove a point").click()
+    assert count() == 1
+    for _ in range(20):
+        page.get_by_role("button", name="Add a point").click()
+    assert count() == live.PLACES
+    rest(page)
+    assert np.all(np.isfinite(results(page)["mean"]))
+
+
+def test_only_handles_hold_a_finger(show):
+    page = show("welcome", viewport={"width": 390, "height": 800}, has_touch=True)
+    style = "e => getComputedStyle(e).touchAction"
+    assert page.locator(".handle").first.evaluate(style) == "none"
+    assert page.locator(".live-stage svg").first.evaluate(style) == "auto"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_time_is_played_and_stopped(show):
+    page = show("ker-modes")
+    slider = page.locator("input[type=range]").first
+    start = int(slider.input_value())
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_function("start => document.querySelector('input').value > start + 2", arg=start)
+    page.get_by_role("button", name="Pause").click()
+    rest(page)
+    assert page.evaluate("document.querySelector('figure.live').live.playing") is False
+
+
+def test_less_motion_is_respected(show):
+    for name in ("ker-modes", "mf-network"):
+        page = show(name, reduced_motion="reduce")
+        page.get_by_role("button", name="Play").click()
+        page.wait_for_function("() => !document.querySelector('figure.live').live.playing")
+    assert results(page)["now"] > 0
+
+
+def test_a_flow_goes_on_when_a_point_moves_and_a_training_begins_anew(show):
+    page = show("mf-network")
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_function("() => document.querySelector('figure.live').live.state.now > 0.2")
+    page.get_by_role("button", name="Pause").click()
+    now = page.evaluate("document.querySelector('figure.live').live.state.now")
+    page.locator(".handle").first.press("ArrowUp")
+    rest(page)
+    assert page.evaluate("document.querySelector('figure.live').live.state.now") == now
+    page = show("ntk-train")
+    first = results(page)
+    page.get_by_role("button", name="New draw").click()
+    page.wait_for_timeout(100)
+    rest(page)
+    again = results(page)
+    assert abs(again["now"] - first["now"]) < 1e-9
+    assert np.max(np.abs(again["network"] - first["network"])) > 1e-3
+
+
+# In Python
+
+
+def test_a_stored_figure_is_small_and_the_same_each_time(capsys):
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    session = live.Session(FIGURES["ker-gp"])
+    pictures = {live._png(session.draw())[0] for _ in range(2)}
+    assert len(pictures) == 1
+    assert len(stored("welcome")) < 4000
+    figures.live("ker-gp")
+    assert capsys.readouterr().out.startswith("A mean curve through five data points")
+    with pytest.raises(ValueError, match="expected one of ker-gp, "):
+        figures.live("nothing")
+
+
+def test_widgets_compute_in_python():
+    from ipywidgets import Button, FloatSlider, Image, IntSlider, SelectionSlider, Widget
+
+    from ntkcourse import live_drawing
+
+    def made(kind, text=""):
+        return [
+            w
+            for w in Widget.widgets.values()
+            if type(w) is kind and text in getattr(w, "description", "")
+        ][-1]
+
+    for name in ("ker-gp", "mf-network"):
+        session = live.Session(FIGURES[name])
+        picture, size = live._png(session.draw())
+        live_drawing.widgets(session, picture, size)
+        image, seen = made(Image), {picture}
+
+        def differs():
+            seen.add(image.value)  # noqa: B023
+            return len(seen)  # noqa: B023
+
+        made(SelectionSlider).index += 3
+        assert differs() == 2
+        made(FloatSlider, "output").value = 1.7
+        assert differs() == 3
+        made(Button, "Add").click()
+        made(IntSlider).value = 6
+        made(Button, "Remove").click()
+        assert len(session.points) == 5
+        if name == "mf-network":
+            made(Button, "Play on").click()
+            made(Button, "New draw").click()
+            assert session.seed == 2
+        assert differs() > 3
+
+
+# The policy
+
+
+def test_a_policy_allows_what_the_build_wrote_and_nothing_that_makes_code():
+    page = '<head></head><script>a()</script><button onclick="b(&quot;c&quot;)"><script src="x">'
+    page += '</script><script type="application/json">{}</script>'
+    found = Inline(page)
+    assert (found.scripts, found.handlers) == (["a()"], ['b("c")'])
+    text = policy(page)
+    assert "unsafe-eval" not in text
+    [rule] = [part for part in text.split("; ") if part.startswith("script-src")]
+    assert "'unsafe-inline'" not in rule
+    assert rule.count("sha256") == 2
