@@ -2,7 +2,7 @@
 
 SITE := _build/html
 
-.PHONY: book serve lab notebooks
+.PHONY: book serve lab notebooks seeds
 
 book: .venv/.stamp  ## build the site in _build/html
 	$(PY) -m book
@@ -21,3 +21,7 @@ lab: .venv/.stamp  ## open copies of the chapters in JupyterLab
 	mkdir -p my
 	for chapter in chapters/*.ipynb; do [ -e "my/$${chapter##*/}" ] || cp "$$chapter" my/; done
 	$(PY) -m jupyterlab my
+
+# Every check under ten other master seeds; what is stored and current is kept. See book/seeds.py.
+seeds: .venv/.stamp  ## run every check again with other random numbers (about an hour)
+	$(NOTEBOOKS) $(PY) -m book.seeds

@@ -10,6 +10,7 @@ from . import compare, sandbox
 from .sandbox import Limits, SandboxError
 
 RESTARTS = 12
+NOTES = 5  # lines of one cell that a report names
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ def _collect(run: sandbox.Run, outcome: Outcome, asked: set[int], cells: int) ->
             case {"failed": ["call", int(number)], "why": str(why)} if number in asked:
                 outcome.failures[number] = why
             case {"note": int(number), "why": str(line)} if 0 <= number < cells:
-                outcome.notes.setdefault(number, []).append(line)
+                lines = outcome.notes.setdefault(number, [])
+                lines += [line] if len(lines) < NOTES else []
             case {"result": int(number), "value": value} if number in asked:
                 outcome.values[number] = value
 

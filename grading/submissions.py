@@ -129,7 +129,7 @@ def load(path: Path) -> bytes:
 def parse(content: bytes) -> dict:
     """The notebook as JSON, with the parts that matter checked."""
     try:
-        text = content.decode("utf-8")
+        text = content.decode("utf-8-sig")  # some editors put a mark in front
     except UnicodeDecodeError as error:
         raise RefusedError(f"expected UTF-8 text, got other bytes at {error.start}") from error
     try:

@@ -57,15 +57,19 @@ def _angle_polynomials(degree):
     functions = (lambda x: np.arccos(x) / np.sqrt(1 - x),
                  lambda x: np.sqrt(1 + x) - x * np.arccos(x) / np.sqrt(1 - x))  # fmt: skip
     fits = [np.polynomial.Chebyshev.interpolate(f, degree, domain=[0, 1]) for f in functions]
-    return [f.convert(kind=np.polynomial.Polynomial).coef[::-1].tolist() for f in fits]
+    return [f.convert(kind=np.polynomial.Polynomial).coef.tolist() for f in fits]
 
 
 def _size_and_rest(c, which):
     size = jnp.where(c < 0, -c, c)
-    polynomial = jnp.zeros_like(c)
-    for coefficient in _angle_polynomials(9 if jnp.finfo(c.dtype).bits <= 32 else 18)[which]:
-        polynomial = polynomial * size + coefficient
-    return size, root(1 - size) * polynomial
+    terms = _angle_polynomials(9 if jnp.finfo(c.dtype).bits <= 32 else 18)[which]
+    # by halves, p(x) = u(x) + x^k v(x) with k a power of 2: Horner's rule waits for each term
+    power = size
+    while len(terms) > 1:
+        odd = [*terms[1::2], None] if len(terms) % 2 else terms[1::2]
+        terms = [a if b is None else a + b * power for a, b in zip(terms[::2], odd, strict=True)]
+        power = power * power
+    return size, root(1 - size) * terms[0]
 
 
 @jax.custom_jvp

@@ -24,10 +24,17 @@ def reciprocal(x: Array) -> Array:
 
 def correlation(q11: Array, q12: Array, q22: Array) -> Array:
     """q12 / sqrt(q11 q22) in [-1, 1]; 1 or -1 when it is so up to rounding, 0 when undefined."""
-    c = q12 * (reciprocal(root(q11)) * reciprocal(root(q22)))
+    return _snapped(q12 * (reciprocal(root(q11)) * reciprocal(root(q22))))
+
+
+@jax.custom_jvp
+def _snapped(c):
     # an angle below sqrt(8 eps) is rounding noise: equal points must have angle exactly 0
-    snapped = jnp.where(jnp.abs(c) > 1 - 4 * jnp.finfo(c.dtype).eps, jnp.sign(c), c)
-    return c + jax.lax.stop_gradient(snapped - c)  # the derivatives are those of c itself
+    edge = 1 - 4 * float(jnp.finfo(c.dtype).eps)
+    return jnp.where(c > edge, 1, jnp.where(c < -edge, -1, c))
+
+
+_snapped.defjvp(lambda c, dc: (_snapped(*c), dc[0]))
 
 
 TERMS, CHUNK, NODES = 1024, 32, np.linspace(-13, 13, 520)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import cho_solve
 from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float
@@ -19,7 +20,10 @@ from ntkcourse.linalg import inverse, spectrum_cut
 
 
 class Factor(NamedTuple):
-    """A + ridge I taken apart: its Cholesky factor, or the root of its (pseudo-)inverse."""
+    """A + ridge I taken apart: its Cholesky factor, or the root of its (pseudo-)inverse.
+
+    Of the factor ``lower`` only the lower half counts; it is NumPy's if LAPACK was called itself.
+    """
 
     lower: Float[Array, "n n"] | None
     root: Float[Array, "n n"] | None
@@ -43,12 +47,23 @@ def solver(matrix: Float[Array, "n n"], ridge) -> Partial:
 
 
 def _cholesky(matrix, ridge):
-    n = len(matrix)
-    shifted = matrix + ridge * jnp.eye(n, dtype=matrix.dtype)
-    lower = jnp.linalg.cholesky(shifted)
-    floor = n * jnp.finfo(matrix.dtype).eps * jnp.max(jnp.diagonal(shifted))
-    regular = jnp.all(jnp.diagonal(lower) ** 2 > floor)  # False also when there is NaN
-    return lower, regular
+    if checks.known(matrix) and all(d.platform == "cpu" for d in matrix.devices()):
+        # XLA copies and transposes around LAPACK, which takes as long as LAPACK itself, and ends
+        # the process for float64 and n > 15,000
+        from scipy.linalg import get_lapack_funcs
+
+        shifted = np.array(matrix).T  # columns first, as LAPACK has it, without moving anything
+        np.fill_diagonal(shifted, np.diagonal(shifted) + np.asarray(ridge))
+        largest = shifted.diagonal().max()
+        lower, failed = get_lapack_funcs("potrf", (shifted,))(
+            shifted, lower=1, overwrite_a=1, clean=0
+        )
+    else:
+        shifted = matrix + ridge * jnp.eye(len(matrix), dtype=matrix.dtype)
+        largest = jnp.max(jnp.diagonal(shifted))
+        lower, failed = jnp.linalg.cholesky(shifted), 0  # it has NaN instead
+    floor = len(matrix) * jnp.finfo(matrix.dtype).eps * largest
+    return lower, (lower.diagonal() ** 2 > floor).all() & (failed == 0)
 
 
 def _inverse_root(matrix, ridge):
@@ -65,6 +80,7 @@ def _factor_now(matrix, ridge):
     lower, regular = _cholesky(matrix, ridge)
     if regular:
         return Factor(lower, None, regular, regular)
+    del lower
     root, full, rounding = _inverse_root(matrix, ridge)
     _warn(matrix.dtype, ridge, rounding)
     return Factor(None, root, regular, full)
@@ -95,8 +111,16 @@ def _warn(dtype, ridge, rounding):
         )
 
 
-@jax.custom_jvp
 def _solve(factor, matrix, ridge, b):
+    if isinstance(factor.lower, np.ndarray) and checks.known(b):
+        from scipy.linalg import cho_solve
+
+        return jnp.asarray(cho_solve((factor.lower, True), np.asarray(b), check_finite=False))
+    return _solve_anywhere(factor, matrix, ridge, b)
+
+
+@jax.custom_jvp
+def _solve_anywhere(factor, matrix, ridge, b):
     columns = b if b.ndim == 2 else b[:, None]
     if factor.root is None:
         solved = cho_solve((factor.lower, True), columns)
@@ -112,11 +136,11 @@ def _solve(factor, matrix, ridge, b):
     return solved.reshape(b.shape)
 
 
-@_solve.defjvp
+@_solve_anywhere.defjvp
 def _solve_jvp(primals, tangents):
     factor, matrix, ridge, b = primals
     _, d_matrix, d_ridge, db = tangents
-    solve = partial(_solve, factor, matrix, ridge)
+    solve = partial(_solve_anywhere, factor, matrix, ridge)
     z = solve(b)
     dz = solve(db - d_matrix @ z - d_ridge * z)
     if factor.root is not None:  # the derivative of a pseudo-inverse of constant rank

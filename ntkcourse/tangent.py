@@ -202,11 +202,16 @@ def hessian_norm(apply: Apply, params: PyTree, x: Float[Array, "n *d"]) -> Float
     r"""The largest norm :math:`\max_{i, a} \|\nabla_\theta^2 f_a(x_i)\|` over points and outputs.
 
     Lanczos iteration on Hessian-vector products, until the eigenvalue has converged: the Hessian
-    itself is never formed. Not for use inside ``jax.jit``.
+    itself is never formed. Not for use inside ``jax.jit``, ``vmap`` or ``grad``.
     """
     import scipy.sparse.linalg
 
     x = checks.points(x)
+    if not all(checks.known(leaf) for leaf in jax.tree.leaves((params, x))):
+        raise TypeError(
+            "expected known x and params, got traced ones (inside jit, vmap or grad): the number "
+            "of steps of hessian_norm depends on values"
+        )
     flat, unravel = ravel_pytree(params)
     outputs = jax.eval_shape(apply, params, functions.point(x)).shape[1:]
 

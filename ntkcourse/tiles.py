@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from ntkcourse import checks
 
-TILE = 256
+TILE = 128
 """Rows and columns that are filled at once; a tile stays in the processor's cache."""
 
 

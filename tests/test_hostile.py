@@ -4,6 +4,7 @@ All of them are marked in one run, beside an honest one, on the small assignment
 `homework_sample`: 4 points for energy, 5 for gram, 6 for centre.
 """
 
+import contextlib
 import csv
 import json
 import os
@@ -392,12 +393,94 @@ CELLS = {
         "    try: act(); print('FASTER')\n    except OSError: pass\n" + ENERGY + RIGHT,
         FULL, "right",
     ),
+    "note-flood": (
+        "import os\nfor fd in range(3, 256):\n    try:\n        for _ in range(3000):\n"
+        "            os.write(fd, b'{\"note\": [\"cell\", 1], \"why\": \"'\n"
+        "                     + b'x' * 90 + b'\"}\\n')\n"
+        "    except OSError: pass\n" + ENERGY + RIGHT,
+        FULL, "left out",
+    ),
+    "forged-huge-step": (
+        "import os\nfor fd in range(3, 256):\n"
+        "    try: os.write(fd, b'{\"at\": [\"call\", ' + b'9' * 4000 + b']}\\n')\n"
+        "    except OSError: pass\n" + ENERGY + RIGHT,
+        0, "",
+    ),
+    "forged-nonsense": (
+        "import os\nfor fd in range(3, 256):\n"
+        "    try: os.write(fd, b'{\"result\": NaN, \"value\": 1}\\n'\n"
+        "                      b'{\"at\": [\"cell\", 1e400]}\\n'\n"
+        "                      b'{\"failed\": null}\\n\\xff\\xfe\\n')\n"
+        "    except OSError: pass\n" + ENERGY + RIGHT,
+        FULL, "right",
+    ),
+    "thread-that-forges": (
+        "import json, os, threading\ndef work():\n    while True:\n"
+        "        for fd in range(3, 60):\n            for k in range(9):\n"
+        "                line = json.dumps({'failed': ['call', k], 'why': 'x'}).encode() + b'\\n'\n"
+        "                try: os.write(fd, line)\n                except OSError: pass\n"
+        "threading.Thread(target=work, daemon=True).start()\n" + ENERGY + RIGHT,
+        None, "",
+    ),
+    "alarm": (
+        "import signal\ndef ring(*_): raise KeyError('ring')\n"
+        "signal.signal(signal.SIGALRM, ring)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.05, 0.001)\n" + ENERGY + RIGHT,
+        None, "",
+    ),
+    "tracer": (
+        "import sys\ndef spy(frame, event, value):\n"
+        "    if frame.f_code.co_name == 'energy': frame.f_locals.clear()\n    return spy\n"
+        "sys.settrace(spy)\nsys.setprofile(spy)\n" + ENERGY + RIGHT,
+        None, "",  # versions of Python differ in what this does
+    ),
+    "no-names": (ENERGY + RIGHT + "\nglobals().clear()", 0, "no function energy"),
+    "no-modules": ("import sys\nsys.modules.clear()\n" + ENERGY + RIGHT, FULL, "right"),
+    "closed-output": ("import os\nos.close(1)\nos.close(2)\n" + ENERGY + RIGHT, FULL, "right"),
+    "cyclic": (ENERGY + "    x = []\n    x.append(x)\n    return x", WITHOUT, "expected"),
+    "structured": (ENERGY + "    return np.zeros(1, dtype=[('a', float)])", WITHOUT, "expected"),
+    "too-large-a-number": (ENERGY + "    return 10**400", WITHOUT, "expected"),
+    "long-double": (
+        ENERGY + "    return np.longdouble(0.5) * mass * np.sum(v**2)", FULL, "right",
+    ),
+    "two-faced-number": (
+        "class F(float):\n    def __array__(self, *a, **k): return np.zeros(3)\n"
+        + ENERGY + "    return F(0.5 * mass * np.sum(v**2))",
+        FULL, "right",
+    ),
+    "deep-recursion": (
+        "import sys\nsys.setrecursionlimit(10**9)\n" + ENERGY
+        + "    f = lambda n: f(n + 1) + 1\n    return f(0)",
+        WITHOUT, "",
+    ),
+    "deep-folders": (
+        "import os\nwhile True:\n    os.mkdir('d')\n    os.chdir('d')",
+        WITHOUT, "more than 3000 files",
+    ),
+    "descriptors": (
+        "files = []\nwhile True: files.append(open('/dev/null'))", WITHOUT, "Too many open files",
+    ),
+    "unlinked-files": (
+        "import os\nheld = []\nwhile True:\n    f = open('x', 'wb')\n    f.write(bytes(10**6))\n"
+        "    f.flush()\n    os.unlink('x')\n    held.append(f)",
+        WITHOUT, "No space left",
+    ),
+    "large-stacks": (
+        "import threading, time\nthreading.stack_size(2**31 - 4096)\n"
+        "while True: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+        WITHOUT, "can't start new thread",
+    ),
+    "slow-in-c": (ENERGY + "    return len(str(9**9**8))", WITHOUT, "did not finish"),
+    "slow-pattern": (
+        ENERGY + "    import re\n    return re.match('(a+)+$', 'a' * 60 + 'b')",
+        WITHOUT, "did not finish",
+    ),
 }  # fmt: skip
 
 # These wait for a limit on time, as others do that are tried by default: soak only
 SLOW = {"sleeping-error", "liar", "deaf", "many-threads", "magic-flood", "endless-tuple",
         "forged-steps", "small-messages", "empty-folders-in-shm", "huge-file",
-        "nested-code"}  # fmt: skip
+        "nested-code", "slow-in-c", "slow-pattern"}  # fmt: skip
 
 
 def hostile_files(folder: Path, outside: Path) -> dict[str, tuple[float, str]]:
@@ -465,6 +548,18 @@ def hostile_files(folder: Path, outside: Path) -> dict[str, tuple[float, str]]:
     (folder / "odd-metadata.ipynb").write_text(
         json.dumps(sample.submission() | {"cells": odd, "metadata": 7})
     )
+    (folder / f"{'n' * 249}.ipynb").write_text(good)
+    (folder / "bom.ipynb").write_bytes(b"\xef\xbb\xbf" + good.encode())
+    (folder / "utf16.ipynb").write_bytes(good.encode("utf-16"))
+    (folder / "keys-twice.ipynb").write_text('{"cells": [], ' + good[1:])
+    (folder / "link-inside").mkdir()
+    (folder / "link-inside" / "starter.ipynb").symlink_to(outside / "CANARY.ipynb")
+    with contextlib.chdir(folder), socket.socket(socket.AF_UNIX) as ear:  # its name must be short
+        ear.bind("socket-file.ipynb")
+    number = [*cells, {"cell_type": "code", "metadata": {}, "source": 3}]
+    (folder / "source-number.ipynb").write_text(json.dumps(sample.submission() | {"cells": number}))
+    for name in ("@SUM(A1).ipynb", "-2.ipynb", "\t=1.ipynb", "upper.IPYNB"):
+        (folder / name).write_text(good)
     return {
         "truncated": (0, "truncated JSON"), "empty": (0, "truncated JSON"),
         "malformed": (0, "broken"), "a-list": (0, "format 4"), "no-cells": (0, "format 4"),
@@ -482,7 +577,10 @@ def hostile_files(folder: Path, outside: Path) -> dict[str, tuple[float, str]]:
         "two-sheets": (FULL, ""), "x;=1+1;y\\u200b\\u200f\\n": (FULL, ""),
         "latin-\\xe9": (FULL, ""), "null-bytes": (0, "broken"), "lists": (0, "format 4"),
         "huge-number": (0, "broken"), "many-cells": (FULL, "Cell 1 (“raise ValueError(0)”) raised"),
-        "odd-metadata": (FULL, ""),
+        "odd-metadata": (FULL, ""), "n" * 249: (FULL, ""), "bom": (FULL, ""),
+        "utf16": (0, "UTF-8"), "keys-twice": (FULL, ""), "link-inside": (0, "symbolic link"),
+        "socket-file": (0, "No such device"), "source-number": (0, "text in cell"),
+        "@SUM(A1)": (FULL, ""), "-2": (FULL, ""), "\\t=1": (FULL, ""), "upper": (FULL, ""),
     }  # fmt: skip
 
 
@@ -565,7 +663,9 @@ NAMES = [*CELLS, "truncated", "empty", "malformed", "a-list", "no-cells", "odd-c
          "in-a-folder", "nothing", "big", "other-assignment", "reordered", "deleted",
          "no-metadata", "=cmd()<b>", "notes.txt", "a-notebook-that-is-a-folder", "archive.zip",
          "download", "two-files", "two-sheets", "x;=1+1;y\\u200b\\u200f\\n", "latin-\\xe9",
-         "null-bytes", "lists", "huge-number", "many-cells", "odd-metadata", "honest"]  # fmt: skip
+         "null-bytes", "lists", "huge-number", "many-cells", "odd-metadata", "n" * 249, "bom",
+         "utf16", "keys-twice", "link-inside", "socket-file", "source-number", "@SUM(A1)", "-2",
+         "\\t=1", "upper", "honest"]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -575,7 +675,10 @@ def test_each_gets_what_it_deserves_and_a_clear_message(run, name):
     points, words = run["deserved"][name]
     record = run["records"][name]
     said = " ".join([*record["remarks"], record["tasks"][0]["message"]])
-    assert record["score"] == points, said
+    if points is not None:  # None: whether the forgery comes in time is chance
+        assert record["score"] == points, said
+    assert record["score"] <= FULL
+    assert len(said) < 3000
     assert words in said
     assert record["points"] == FULL
 

@@ -1,0 +1,111 @@
+"""Checks run again under other master seeds: what is drawn anew, what is stored, what is shown."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from book import ledger, seeds
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = """---
+jupytext:
+  text_representation:
+    format_name: myst
+    extension: .md
+kernelspec:
+  name: python3
+  display_name: Python 3
+---
+
+# Small
+
+```{code-cell} ipython3
+if "google.colab":
+    %pip install nothing
+```
+
+```{code-cell} ipython3
+import jax
+import numpy as np
+from ntkcourse import claims, figures
+a, b = jax.random.normal(jax.random.key(0)), np.random.default_rng(0).normal()
+c = np.random.default_rng([1, 2]).normal()
+```
+
+```{code-cell} ipython3
+claims.check("NTK-01", kind="inequality", measured=abs(a), below=99, what="a")
+claims.check("NTK-01", measured=abs(b), below=99, what="b")
+claims.check("NTK-02", measured=abs(c), below=99, what="c")
+claims.check("NTK-03", measured=b, near=0.12573, within=1e-5, what="only one seed")
+figures.explore(None)
+```
+
+```{code-cell} ipython3
+claims.check("NTK-04", measured=1 / (a - a), below=1)
+raise RuntimeError("no luck")
+```
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    """The outcomes of a small page under two master seeds, each from a process of its own."""
+    folder = tmp_path_factory.mktemp("seeds")
+    (folder / "page.md").write_text(PAGE)
+    code = (
+        "import sys, json, pathlib; from book import seeds;"
+        "print(json.dumps(seeds.run(pathlib.Path(sys.argv[1]), int(sys.argv[2]))))"
+    )
+    run = [sys.executable, "-c", code, str(folder / "page.md")]
+    both = [subprocess.run([*run, m], cwd=ROOT, capture_output=True, text=True) for m in "01"]
+    assert not any(done.returncode for done in both), [done.stderr for done in both]
+    return [json.loads(done.stdout.splitlines()[-1]) for done in both]
+
+
+def test_seed_0_is_the_book_and_another_draws_other_numbers(outcomes):
+    stored, other = outcomes
+    assert [o["claim"] for o in stored] == [o["claim"] for o in other]
+    assert stored[3]["held"]
+    assert not other[3]["held"]
+    for i in range(3):
+        assert stored[i]["held"]
+        assert other[i]["held"]
+        assert stored[i]["measured"] != other[i]["measured"]
+
+
+def test_a_failure_says_why_and_the_rest_goes_on(outcomes):
+    failed = outcomes[1][3]
+    assert failed["why"].startswith("NTK-03 does not hold: expected ≈ 0.12573 ± 1e-05, measured")
+    assert float(failed["measured"]) != 0
+    assert outcomes[0][-1]["why"] == "cell 3 stopped: RuntimeError: no luck"
+
+
+def test_rows_and_failures_count_what_held(outcomes, tmp_path):
+    results = {"04-ntk": {"key": "k", "seeds": dict(zip("01", outcomes, strict=True))}}
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / seeds.STORE).write_text(seeds.serialised(results))
+    assert seeds.stored(tmp_path) == results
+    rows = seeds.rows(results["04-ntk"]["seeds"])
+    assert [sum(o["held"] for o in row["others"]) for row in rows[:4]] == [1, 1, 1, 0]
+    assert any("NTK-03 only one seed: 0/1" in line for line in seeds.failures(tmp_path))
+    assert seeds.stored(tmp_path / "nothing") == {}
+
+
+def test_the_strip_shows_all_values():
+    row = {"measured": "0.5", "others": [{"measured": m} for m in ("0 (to 1e-13)", "1", "nan")]}
+    picture = ledger.strip(row)
+    assert picture.count("<circle") == 2
+    assert 'cx="4.0"' in picture
+    assert 'cx="96.0"' in picture
+    assert "M50.0 1" in picture
+    assert "stored 0.5; others from 0 to 1" in picture
+    assert ledger.strip({"others": []}) == ""
+
+
+def test_what_is_stored_belongs_to_checks_of_the_book():
+    known = ledger.register(ROOT)
+    for entry in seeds.stored(ROOT).values():
+        assert {o["claim"] for outcomes in entry["seeds"].values() for o in outcomes} <= set(known)
