@@ -168,6 +168,28 @@ def test_a_register_with_a_fault_is_refused(tmp_path, change):
         ledger.register(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["E-02", "NTK-04"])
+def test_only_an_erratum_has_a_sort_and_it_is_a_known_one(tmp_path, name):
+    data = yaml.safe_load((ROOT / "chapters/claims.yml").read_text())
+    (data["errata"] if name == "E-02" else data["statements"])[name]["sort"] = "large"
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "chapters/claims.yml").write_text(yaml.safe_dump(data))
+    with pytest.raises(ValueError, match=f"{name}: expected sort of an erratum"):
+        ledger.register(tmp_path)
+
+
+def test_errata_are_counted_by_sort():
+    entries = {
+        "E-01": {"verdict": "erratum", "sort": "typographical"},
+        "E-02": {"verdict": "erratum", "sort": "mathematical"},
+        "E-03": {"verdict": "repaired", "sort": "mathematical"},
+        "E-04": {"verdict": "right"},
+        "E-05": {"verdict": "erratum"},
+    }
+    assert ledger.by_sort(entries) == " 2 mathematical, 1 typographical, 1 right after all."
+    assert ledger.by_sort({"E-05": {"verdict": "erratum"}}) == ""
+
+
 # The tool that writes notebooks
 
 
