@@ -1,10 +1,11 @@
-"""Badges beside statements, and the pages that list what was measured for each of them.
+"""Badges and ticks beside statements, and the pages that list what was measured for each of them.
 
 The register `chapters/claims.yml` says what a statement is; the records that `claims.check` left
 in the stored notebooks say what was measured. Nothing on the ledger is typed a second time.
 """
 
 import functools
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -18,6 +19,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 from sphinx.util.nodes import make_refnode
 
+from book.lessons import NOTES
 from ntkcourse.claims import KINDS
 from ntkcourse.claims import MIME as CLAIM
 
@@ -92,8 +94,14 @@ def by_part(root: Path, number: str) -> dict[str, list[str]]:
 
 def records(root: Path) -> dict[str, list[dict]]:
     """What the stored notebooks measured, by statement, in the order of the book."""
+    paths = sorted((root / "chapters").glob("*.ipynb"))
+    return _collected(tuple((path, path.stat().st_mtime_ns) for path in paths))
+
+
+@functools.lru_cache(maxsize=4)
+def _collected(notebooks: tuple[tuple[Path, int], ...]) -> dict[str, list[dict]]:
     found: dict[str, list[dict]] = {}
-    for path in sorted((root / "chapters").glob("*.ipynb")):
+    for path, _changed in notebooks:
         for cell in json.loads(path.read_text())["cells"]:
             for output in cell.get("outputs", []):
                 if record := output.get("data", {}).get(CLAIM):
@@ -111,9 +119,9 @@ def experiments(entry: dict, measured: dict[str, list[dict]]) -> list[dict]:
     return found
 
 
-def badge(name: str, verdict: str) -> nodes.inline:
-    """The id of a statement, coloured by its verdict."""
-    return nodes.inline(name, name, classes=["claim", "claim-" + verdict.replace(" ", "-")])
+def badge(name: str) -> nodes.inline:
+    """The id of a statement; one look for all, whatever the verdict on some lecture is."""
+    return nodes.inline(name, name, classes=["claim"])
 
 
 class RowLink(nodes.Element):
@@ -135,19 +143,76 @@ class ClaimRole(SphinxRole):
 
     def run(self):
         """The badge, and the anchor that the row links back to."""
-        entry = register(Path(self.env.srcdir)).get(self.text)
-        if entry is None:
+        if self.text not in register(Path(self.env.srcdir)):
             logger.warning("unknown statement %s", self.text, location=self.get_location())
             return [nodes.literal(self.text, self.text)], []
-        target = nodes.target("", "", ids=[f"statement-{self.text.lower()}"])
-        anchor(self.env, target["ids"][0])
-        return [target, link(self.text, badge(self.text, entry["verdict"]))], []
+        return [*statement_here(self.env, self.text), link(self.text, badge(self.text))], []
+
+
+def statement_here(env, claim: str) -> list[nodes.Node]:
+    """The anchor that the row of a statement links back to, once on a page."""
+    name = f"statement-{claim.lower()}"
+    if env.domains["std"].anonlabels.get(name, ("",))[0] == env.docname:
+        return []
+    anchor(env, name)
+    return [nodes.target("", "", ids=[name])]
 
 
 def anchor(env, name: str) -> None:
-    """Remember the first place that carries this name; rows of the ledger link there."""
+    """Remember the first place that carries this name, a lesson rather than notes.
+
+    Rows of the ledger link there.
+    """
     labels = env.domains["std"].anonlabels
-    labels.setdefault(name, (env.docname, name))
+    known = labels.get(name, (NOTES,))[0]
+    if known.endswith(NOTES) and (known == NOTES or not env.docname.endswith(NOTES)):
+        labels[name] = (env.docname, name)
+
+
+def check_id(claim: str, what: str) -> str:
+    """The anchor of the line that one check printed."""
+    return f"check-{claim.lower()}-{hashlib.sha256(what.encode()).hexdigest()[:6]}"
+
+
+# A record in words that a student understands, unless the page gives its own.
+IN_WORDS = {
+    ("identity", "<"): "equal up to rounding",
+    ("law", "<"): "within {} standard errors",
+    ("law", "≥"): "p-value {}",
+    ("rate", "≈"): "measured exponent {}",
+}
+
+
+class CheckLink(nodes.Element):
+    """A link to the cell that measured something; where that is, is known once all are read."""
+
+
+class MeasuredRole(SphinxRole):
+    """`{measured}`: a tick, a measured number in words, and the way to the cell that measured it.
+
+    The text is `words <NTK-04: what>` or the target alone. In the words `{}` is the measured
+    number, `{rival}` and `{bound}` are the other numbers of the check, taken from its record.
+    """
+
+    def run(self):
+        """The line, and the anchor of the statement that it stands beside."""
+        explicit = re.fullmatch(r"(.*?)\s*<([^<>]+)>", self.text, re.DOTALL)
+        said, target = explicit.groups() if explicit else ("", self.text)
+        claim, _, what = (part.strip() for part in target.partition(":"))
+        found = records(Path(self.env.srcdir)).get(claim, [])
+        found = [r for r in found if r["what"] == what] if what else found
+        if not found:
+            logger.warning("nothing was measured for %s", target, location=self.get_location())
+            return [nodes.literal(self.text, self.text)], []
+        record = found[0]
+        said = said or IN_WORDS.get((record.get("kind"), record["relation"]), "measured: {}")
+        try:
+            text = said.format(record["measured"], **record)
+        except (KeyError, IndexError) as error:
+            logger.warning("no %s was measured for %s", error, target, location=self.get_location())
+            text = said
+        line = CheckLink("", nodes.Text(text), check=check_id(claim, record["what"]), name=claim)
+        return [*statement_here(self.env, claim), line], []
 
 
 class Ledger(SphinxDirective):
@@ -186,7 +251,7 @@ class Ledger(SphinxDirective):
         )
         self.env.domains["std"].note_hyperlink_target(row_id, self.env.docname, row_id, name)
         head = nodes.paragraph(
-            "", "", badge(name, entry["verdict"]), nodes.Text(" "), *words(self, entry["statement"])
+            "", "", badge(name), nodes.Text(" "), *words(self, entry["statement"])
         )
         verdict = nodes.inline("", entry["verdict"], classes=["ledger-verdict"])
         source = "; ".join(
@@ -247,7 +312,7 @@ class Coverage(SphinxDirective):
         lines = nodes.bullet_list(classes=["coverage"])
         for name in names:
             entry = entries[name]
-            line = nodes.paragraph("", "", link(name, badge(name, entry["verdict"])))
+            line = nodes.paragraph("", "", link(name, badge(name)))
             line += [nodes.Text(" "), *words(self, entry["statement"])]
             line += nodes.inline("", "", classes=["ledger-links"], claim=entry["of"])
             lines += nodes.list_item("", line)
@@ -319,10 +384,16 @@ def mark_checks(app, doctree: nodes.document) -> None:
     for block in list(doctree.findall(nodes.literal_block)):
         if match := LINE.fullmatch(block.astext().strip()):
             name, rest = match.groups()
-            target = f"check-{name.lower()}"
-            first = target not in app.env.domains["std"].anonlabels
-            anchor(app.env, target)
-            line = nodes.paragraph("", "", ids=[target] if first else [], classes=["claim-line"])
+            targets = [f"check-{name.lower()}"]
+            for record in records(Path(app.srcdir)).get(name, []):
+                label = ", ".join(filter(None, (record.get("kind"), record["what"])))
+                if label and rest.startswith(f"{label}: "):
+                    targets.append(check_id(name, record["what"]))
+            labels = app.env.domains["std"].anonlabels
+            targets = [target for target in dict.fromkeys(targets) if target not in labels]
+            for target in targets:
+                anchor(app.env, target)
+            line = nodes.paragraph("", "", ids=targets, classes=["claim-line"])
             line += [nodes.Text("✓ "), link(name, nodes.Text(name)), nodes.Text(" " + rest)]
             # Not replace_self, which would hand on the look of program output.
             block.parent.replace(block, line)
@@ -339,6 +410,14 @@ def resolve_links(app, doctree: nodes.document, docname: str) -> None:
             continue
         reference = make_refnode(app.builder, docname, *labels[row], place.children)
         place.replace_self(reference)
+    for place in list(doctree.findall(CheckLink)):
+        if place["check"] not in labels:
+            logger.warning("no cell prints the check of %s", place["name"], location=place)
+            place.replace_self(place.children)
+            continue
+        reference = make_refnode(app.builder, docname, *labels[place["check"]], place.children)
+        reference["classes"].append("measured")
+        place.replace_self(reference)
     for slot in list(doctree.findall(nodes.inline)):
         if "ledger-links" not in slot["classes"]:
             continue
@@ -352,14 +431,24 @@ def resolve_links(app, doctree: nodes.document, docname: str) -> None:
                 ]
 
 
+def outdated(app, env, added, changed, removed) -> list[str]:
+    """The pages that collect from others, and the lessons whose notes were read again."""
+    touched = set(added) | set(changed)
+    ticked = {name.removesuffix(NOTES) for name in touched if name.endswith(NOTES)}
+    return [page for page in [*PAGES, *ticked] if page in env.found_docs]
+
+
 def setup(app) -> dict:
-    """Register the badge, the two pages of rows, and the links between them."""
+    """Register the badge, the tick, the two pages of rows, and the links between them."""
     app.add_node(RowLink)
+    app.add_node(CheckLink)
     app.add_role("claim", ClaimRole())
+    app.add_role("measured", MeasuredRole())
     app.add_directive("ledger", Ledger)
     app.add_directive("coverage", Coverage)
     # These pages collect from all others, so they are read again whenever anything is.
-    app.connect("env-get-outdated", lambda app, env, *_: [p for p in PAGES if p in env.found_docs])
+    # A tick shows a number that another page has measured.
+    app.connect("env-get-outdated", outdated)
     app.connect("doctree-read", mark_checks)
     app.connect("doctree-resolved", resolve_links)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from docutils import nodes
 from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
 from sphinx.util.osutil import relative_uri
 
 STATIC = Path(__file__).parent / "static"
@@ -42,6 +43,43 @@ def give_alt_texts(app, doctree: nodes.document) -> None:
     for image in doctree.findall(nodes.image):
         if not image.get("alt"):
             logger.warning("a picture without alt text: %s", image.get("uri"), location=image)
+
+
+class Caption(SphinxDirective):
+    """`{caption} fig-name` after a cell: number and caption of the picture that the cell shows.
+
+    A directive of its own, because sliders and live figures are not images to Sphinx, and because
+    in a notebook the caption still reads as text.
+    """
+
+    required_arguments = 1
+    has_content = True
+
+    def run(self):
+        """A figure that consists of its caption; the picture stands right above it."""
+        body = nodes.Element()
+        self.state.nested_parse(self.content, self.content_offset, body)
+        caption = nodes.caption("", "", *(body[0].children if len(body) else []))
+        caption.source, caption.line = self.get_source_info()
+        figure = nodes.figure("", caption, classes=["caption-of-cell"])
+        figure["names"].append(nodes.fully_normalize_name(self.arguments[0]))
+        self.state.document.note_explicit_target(figure)
+        if len(body) != 1:
+            logger.warning("expected a caption of one paragraph", location=figure)
+        return [figure]
+
+
+def move_captions(app, doctree: nodes.document) -> None:
+    """Put a caption into the cell before it, between the picture and the code that draws it."""
+    for figure in list(doctree.findall(nodes.figure)):
+        if "caption-of-cell" in figure["classes"]:
+            siblings = figure.parent.children
+            cell = siblings[siblings.index(figure) - 1]
+            if not isinstance(cell, nodes.container) or cell.get("nb_element") != "cell_code":
+                logger.warning("a caption that does not follow a cell", location=figure)
+                continue
+            figure.parent.remove(figure)
+            cell += figure
 
 
 def unpack_frames(app, doctree: nodes.document, docname: str) -> None:
@@ -214,11 +252,13 @@ def setup(app) -> dict:
     # Jupyter Book sets this for an extension that would add a comment service; we do not load it.
     app.add_config_value("comments_config", {}, "html")
     app.config.html_static_path.append(str(STATIC))
+    app.add_directive("caption", Caption)
     app.add_css_file("book.css")
     app.add_js_file("book.js", loading_method="defer")
     app.connect("config-inited", exclude_sources)
     app.connect("config-inited", link_to_source)
     app.connect("doctree-read", give_alt_texts)
+    app.connect("doctree-read", move_captions)
     app.connect("doctree-resolved", unpack_frames)
     app.connect("html-page-context", add_metadata)
     # After the theme has made its own buttons, at 501.

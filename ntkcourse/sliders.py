@@ -30,6 +30,7 @@ def explore(
     alt: str | Callable[..., str],
     labels: dict[str, str] | None = None,
     animate: bool = False,
+    start: dict | None = None,
     **values: Sequence,
 ) -> None:
     """Display a picture with one slider per parameter (one or two of them).
@@ -38,10 +39,13 @@ def explore(
     parameter: ``explore(draw, sigma_b=[0, 0.5, 1], alt="…")``. ``alt`` describes each frame: a
     function of the same parameters, or a template such as "… at bias {sigma_b}". ``labels`` gives
     parameters a display name. With ``animate`` the first parameter is time and can be played.
+    ``start`` chooses the frame that is shown first, ``start={"sigma_b": 0.5}``; choose the one that
+    shows the point. A parameter that it does not name starts at its first value.
 
     A live notebook shows widgets that call ``draw``; the static site shows frames drawn here.
     """
     labels = _check_exploration(draw, values, labels or {})
+    first = _first_indices(start or {}, values)
     describe = _describer(alt, values)
     frames, sizes = [], set()
     for chosen in itertools.product(*values.values()):
@@ -51,9 +55,16 @@ def explore(
         sizes.add(size)
     if len(sizes) > 1:
         raise ValueError(f"expected every frame to have the same size, got {sorted(sizes)}")
-    data = {"text/plain": frames[0][1], "text/html": _static(frames, size, values, labels, animate)}
+    number = 0
+    for index, steps in zip(first, values.values(), strict=True):
+        number = number * len(steps) + index
+    picture, text = frames[number]
+    data = {
+        "text/plain": text,
+        "text/html": _static(frames, size, values, labels, animate, first, number),
+    }
     if _in_notebook():
-        data = _live(draw, frames[0][0], size, values, labels, animate) | data
+        data = _live(draw, picture, size, values, labels, animate, first) | data
     _publish(data, {})
 
 
@@ -74,6 +85,14 @@ def _check_exploration(draw, values: dict, labels: dict) -> dict[str, str]:
     if unknown := set(labels) - set(values):
         raise ValueError(f"expected labels for {sorted(values)}, got {sorted(unknown)}")
     return {name: labels.get(name, name) for name in values}
+
+
+def _first_indices(start: dict, values: dict) -> list[int]:
+    """The place of the opening value in the list of each parameter."""
+    for name, value in start.items():
+        if name not in values or value not in list(values[name]):
+            raise ValueError(f"expected start as one of the values of a parameter, got {start!r}")
+    return [list(steps).index(start.get(name, steps[0])) for name, steps in values.items()]
 
 
 def _describer(alt, values: dict) -> Callable[..., str]:
@@ -123,8 +142,16 @@ def _png(figure) -> tuple[bytes, tuple[int, int]]:
     return small.getvalue(), tuple(round(side * 120 / DPI) for side in image.size)
 
 
-def _static(frames: list, size: tuple, values: dict, labels: dict, animate: bool) -> str:
-    """The first frame, and as data all frames: the site's script makes the sliders from them."""
+def _static(
+    frames: list,
+    size: tuple,
+    values: dict,
+    labels: dict,
+    animate: bool,
+    start: Sequence[int] = (),
+    number: int = 0,
+) -> str:
+    """The opening frame, and as data all frames: the site's script makes the sliders from them."""
     sources = [
         "data:image/png;base64," + base64.b64encode(picture).decode() for picture, _ in frames
     ]
@@ -132,19 +159,23 @@ def _static(frames: list, size: tuple, values: dict, labels: dict, animate: bool
         "labels": [labels[name] for name in values],
         "values": [[value_text(step) for step in steps] for steps in values.values()],
         "animate": animate,
+        "start": list(start),
         "frames": sources,
         "alts": [text for _, text in frames],
     }
     # "</" inside the data would end the script element early.
     payload = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
+    alt = html.escape(frames[number][1])
     return (
-        f'<figure class="explore"><img src="{sources[0]}" alt="{html.escape(frames[0][1])}"'
+        f'<figure class="explore"><img src="{sources[number]}" alt="{alt}"'
         f' width="{size[0]}" height="{size[1]}">'
         f'<script type="application/json">{payload}</script></figure>'
     )
 
 
-def _live(draw, first: bytes, size: tuple, values: dict, labels: dict, animate: bool) -> dict:
+def _live(
+    draw, first: bytes, size: tuple, values: dict, labels: dict, animate: bool, start: Sequence[int]
+) -> dict:
     """The same exploration as widgets whose callbacks run `draw` in the reader's kernel."""
     import ipywidgets
 
@@ -152,10 +183,11 @@ def _live(draw, first: bytes, size: tuple, values: dict, labels: dict, animate: 
     sliders = {
         name: ipywidgets.SelectionSlider(
             options=[(value_text(step), step) for step in steps],
+            index=index,
             description=labels[name],
             style={"description_width": "initial"},
         )
-        for name, steps in values.items()
+        for (name, steps), index in zip(values.items(), start, strict=True)
     }
 
     def redraw(_change) -> None:
@@ -165,7 +197,8 @@ def _live(draw, first: bytes, size: tuple, values: dict, labels: dict, animate: 
         slider.observe(redraw, "value")
     controls = list(sliders.values())
     if animate:
-        player = ipywidgets.Play(min=0, max=len(controls[0].options) - 1, interval=300)
+        last = len(controls[0].options) - 1
+        player = ipywidgets.Play(value=start[0], min=0, max=last, interval=300)
         ipywidgets.link((player, "value"), (controls[0], "index"))
         controls.insert(0, player)
     return ipywidgets.VBox([picture, *controls])._repr_mimebundle_()

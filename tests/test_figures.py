@@ -302,3 +302,15 @@ def test_show_refuses_a_figure_without_a_text(user, error, alt):
 )
 def test_values_beside_a_slider_read_well(value, text):
     assert sliders.value_text(value) == text
+
+
+def test_an_exploration_opens_on_the_frame_that_is_asked_for(capsys):
+    two = {"height": [1, 2], "shift": [0, 5, 9]}
+    figures.explore(draw, **two, alt="with {height} and {shift} now", start={"shift": 9})
+    assert capsys.readouterr().out == "with 1 and 9 now\n"
+    frames = [(sliders._png(draw(h))[0], f"a bar of height {h}") for h in (1, 2)]
+    markup = sliders._static(frames, (9, 9), {"height": [1, 2]}, {"height": "h"}, False, [1], 1)
+    assert 'alt="a bar of height 2"' in markup
+    assert payload(markup)["start"] == [1]
+    with pytest.raises(ValueError, match="start"):
+        figures.explore(draw, height=[0, 5], alt="what is seen at {height}", start={"height": 4})

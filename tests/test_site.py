@@ -18,12 +18,20 @@ from urllib.parse import unquote, urldefrag
 import pytest
 import yaml
 
-from book import ledger
+from book import ledger, lessons
 from ntkcourse import sliders
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTENTS = yaml.safe_load((ROOT / "_toc.yml").read_text())
-PAGES = [CONTENTS["root"], *(c["file"] for part in CONTENTS["parts"] for c in part["chapters"])]
+
+
+def files(entries: list[dict]) -> list[str]:
+    """The pages of a part of the contents, notes below their lesson."""
+    return [f for e in entries for f in (e["file"], *files(e.get("sections", [])))]
+
+
+PAGES = [CONTENTS["root"], *(f for part in CONTENTS["parts"] for f in files(part["chapters"]))]
+LESSONS = [f"chapters/{source.stem}" for source in lessons.lessons(ROOT)]
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -121,7 +129,7 @@ def test_site_map_missing_page_and_card(site):
 def test_every_statement_is_on_the_page_of_the_lectures(site):
     text = (site / "chapters/coverage.html").read_text()
     for name in ledger.register(ROOT):
-        assert re.search(rf'<span class="claim claim-[a-z-]+">{name}</span>', text), name
+        assert re.search(rf'<span class="claim">{name}</span>', text), name
 
 
 def test_chapters_offer_notebook_and_text(site):
@@ -280,6 +288,7 @@ def test_every_slider_moves_by_key_and_by_mouse(desk):
         figure.scroll_into_view_if_needed()
         image = figure.locator("img")
         for slider in figure.locator("input[type=range]").all():
+            slider.press("Home")
             seen = {
                 (
                     image.get_attribute("src"),
@@ -504,13 +513,47 @@ def test_the_ledger_can_be_filtered(visit):
 
 @pytest.mark.browser
 def test_a_badge_leads_to_its_row_and_back_to_statement_and_cell(visit):
-    tab = visit("chapters/04-ntk")
-    tab.locator("a:has(.claim)", has_text="NTK-04").first.click()
-    tab.wait_for_url("**/ledger.html#ledger-ntk-04")
-    row = tab.locator("#ledger-ntk-04")
+    page = next(p for p in PAGES if 'class="claim"' in (ROOT / f"_build/html/{p}.html").read_text())
+    tab = visit(page)
+    badge = tab.locator("a:has(.claim)").first
+    name = badge.inner_text().lower()
+    badge.click()
+    tab.wait_for_url(f"**/ledger.html#ledger-{name}")
+    row = tab.locator(f"#ledger-{name}")
     row.get_by_role("link", name="measurement").click()
-    tab.wait_for_url("**/04-ntk.html#check-ntk-04")
-    assert tab.locator("#check-ntk-04").is_visible()
+    tab.wait_for_url(f"**/*.html#check-{name}")
+    assert tab.locator(f"#check-{name}").is_visible()
     tab.go_back()
     row.get_by_role("link", name="statement").click()
-    tab.wait_for_url("**/04-ntk.html#statement-ntk-04")
+    tab.wait_for_url(f"**/*.html#statement-{name}")
+
+
+# Lessons
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_tick_in_a_lesson_leads_to_a_check_in_its_notes(site, lesson):
+    text = (site / f"{lesson}.html").read_text()
+    links = re.findall(r'<a class="[^"]*measured[^"]*" href="([^"]+)"', text)
+    name = Path(lesson).name
+    assert links
+    assert all(re.match(rf"{name}{lessons.NOTES}\.html#check-", link) for link in links)
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_shows_no_ids_and_links_to_its_notes(site, lesson):
+    text = (site / f"{lesson}.html").read_text()
+    article = text[text.index("<article") : text.index("</article>")]
+    assert 'class="claim"' not in article
+    assert not re.search(r">✓ [A-Z]+-\d\d", article)
+    assert f"{Path(lesson).name}{lessons.NOTES}.html" in article
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_notes_stand_below_their_lesson_and_share_its_numbers(site, lesson):
+    assert PAGES[PAGES.index(lesson) + 1] == lesson + lessons.NOTES
+    chapter = int(Path(lesson).name[:2])
+    for page in (lesson, lesson + lessons.NOTES):
+        text = (site / f"{page}.html").read_text()
+        numbers = re.findall(r'class="caption-number">\w+\.? (\d+)\.\d+', text)
+        assert set(numbers) == {str(chapter)}

@@ -12,8 +12,9 @@ function explore(figure) {
   const data = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
   const image = figure.querySelector("img");
   const sliders = data.values.map((steps) =>
-    element("input", { type: "range", min: 0, max: steps.length - 1, step: 1, value: 0 }),
+    element("input", { type: "range", min: 0, max: steps.length - 1, step: 1 }),
   );
+  sliders.forEach((slider, i) => (slider.value = data.start?.[i] ?? 0));
   const button = data.animate ? element("button", { type: "button", "aria-pressed": "false" }, "Play") : null;
   const caption = element("figcaption", { class: "explore-text", "aria-live": "polite" });
   const labelled = sliders.map((slider, i) =>
@@ -98,12 +99,15 @@ function filterLedger(form) {
   update();
 }
 
-// Faults of the theme that only show to screen readers: a logo outside every landmark, and roles
-// that are not allowed on the entries of a bibliography.
+// Faults of the theme that only show to screen readers: a logo outside every landmark, an arrow in
+// the contents without a name, and roles that are not allowed on the entries of a bibliography.
 function mendTheme() {
   const sidebar = document.getElementById("pst-primary-sidebar");
   sidebar?.setAttribute("role", "complementary");
   sidebar?.setAttribute("aria-label", "Course");
+  document
+    .querySelectorAll(".bd-links details > summary")
+    .forEach((arrow) => arrow.setAttribute("aria-label", "Pages of this chapter"));
   document.querySelectorAll("div.citation[role]").forEach((entry) => entry.setAttribute("role", "listitem"));
 }
 
