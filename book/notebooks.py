@@ -46,7 +46,10 @@ def key(chapter: nbformat.NotebookNode, root: Path = ROOT) -> str:
     """
     cells = [cell.source for cell in chapter.cells if cell.cell_type == "code"]
     digest = hashlib.sha256(json.dumps(cells).encode())
+    shows_live = any("figures.live(" in cell for cell in cells)
     for module in sorted((root / "ntkcourse").rglob("*.py")):
+        if module.stem.startswith("live") and not shows_live:
+            continue
         digest.update(module.name.encode() + _code(module.read_text()).encode())
     for pins in ("requirements.txt", "constraints.txt"):
         lines = (root / pins).read_text().splitlines() if (root / pins).exists() else []

@@ -96,7 +96,7 @@ def unpack_frames(app, doctree: nodes.document, docname: str) -> None:
         return relative_uri(app.builder.get_target_uri(docname), f"_images/{name}")
 
     for block in doctree.findall(nodes.raw):
-        if 'class="explore"' in block.astext():
+        if re.search('class="(explore|live)"', block.astext()):
             block[0] = nodes.Text(INLINE.sub(save, block.astext()))
 
 
@@ -249,6 +249,7 @@ def link_to_source(app, config) -> None:
 def setup(app) -> dict:
     """Connect everything above to the build."""
     app.setup_extension("book.ledger")
+    app.setup_extension("book.live")
     # Jupyter Book sets this for an extension that would add a comment service; we do not load it.
     app.add_config_value("comments_config", {}, "html")
     app.config.html_static_path.append(str(STATIC))

@@ -10,9 +10,10 @@ from types import MappingProxyType
 
 import numpy as np
 
+from ntkcourse.live import live
 from ntkcourse.sliders import DPI, explore, show, value_text
 
-__all__ = ["band", "explore", "guide", "log_ticks", "show", "style", "write"]
+__all__ = ["band", "explore", "guide", "live", "log_ticks", "show", "style", "write"]
 
 NETWORK = MappingProxyType({"color": "#0072b2", "linestyle": "-", "linewidth": 1.2})
 LINEAR = MappingProxyType({"color": "#00805e", "linestyle": "--", "linewidth": 2.0})

@@ -1,0 +1,845 @@
+"""JAX functions as plain JavaScript: a walk over the jaxpr, made when the site is built.
+
+A rule says what *one entry* of a result is, as an expression in entries of the operands. A value
+that is read once is never stored: its expression stands inside the loop that reads it. What only
+moves entries (reshape, transpose, slice, broadcast, ...) changes the index and copies nothing. The
+other values are arrays; each is made by a small function, a loop, shared by all equal loops.
+
+Supported: float64, integers of 32 bits, bool; the primitives of ENTRY, REDUCTIONS, VIEWS and
+STATEMENTS below; calls (jit, custom derivatives, checkpoint, custom_vmap) are opened. Everything
+else, and a constant of more than LARGEST entries, is an error that names function and primitive.
+No random numbers: draw them before, and give them to the function.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+LARGEST = 4096
+"""Entries of a constant that a page may carry."""
+RUNTIME = Path(__file__).parent / "static/live/runtime.js"
+
+
+class CompileError(Exception):
+    """A function that cannot be compiled; says which, and which primitive or constant is why."""
+
+
+@dataclass(eq=False)
+class Var:
+    """A variable of the program: shape, dtype, for a constant its entries, how often it is read."""
+
+    shape: tuple
+    dtype: np.dtype
+    constant: np.ndarray | None = None
+    readers: int = 0
+
+
+@dataclass(eq=False)
+class Eqn:
+    """One operation: a primitive with operands, results and parameters."""
+
+    name: str
+    ins: list[Var]
+    outs: list[Var]
+    params: dict
+
+
+class Place(NamedTuple):
+    """Where the entries of a value are."""
+
+    at: Callable[[list[str]], str]
+    """The JavaScript expression of the entry with an index."""
+    base: str | None = None
+    """The name of an array with all entries in order, or of the number if the shape is ()."""
+    cheap: bool = True
+    """Whether an entry may be read often."""
+    uniform: bool = False
+    """Whether all entries are the same number."""
+
+
+# From a jaxpr to a list of equations without calls, repetitions and what nobody reads
+
+
+def opened(program) -> tuple[Jaxpr, list]:
+    """A jaxpr and its constants."""
+    return (program.jaxpr, program.consts) if isinstance(program, ClosedJaxpr) else (program, [])
+
+
+def called(eqn) -> Jaxpr | ClosedJaxpr | None:
+    """The program that a call (jit, custom_jvp_call, remat, ...) runs with its own operands."""
+    if eqn.primitive.name in ("scan", "while", "cond"):
+        return None
+    programs = [p for p in eqn.params.values() if isinstance(p, (Jaxpr, ClosedJaxpr))]
+    return next((p for p in programs if len(opened(p)[0].invars) == len(eqn.invars)), None)
+
+
+def variable(aval) -> Var:
+    """A variable with the shape and dtype of an abstract value."""
+    return Var(tuple(aval.shape), np.dtype(aval.dtype))
+
+
+def constant(value, dtype=None) -> Var:
+    """A variable that is known."""
+    value = np.asarray(value, dtype)
+    return Var(value.shape, value.dtype, value)
+
+
+SAME = {"stop_gradient", "copy", "copy_p", "reduce_precision", "optimization_barrier", "pvary"}
+
+
+class Flat:
+    """The equations of a program whose arguments are ``ins``, and its results."""
+
+    def __init__(self, program, ins: list[Var]):
+        self.eqns: list[Eqn] = []
+        self.seen: dict = {}
+        self.outs = self.run(program, ins)
+        for var in self.outs:
+            var.readers += 2  # a result is stored
+        kept = []
+        for eqn in reversed(self.eqns):
+            if any(var.readers for var in eqn.outs):
+                for var in eqn.ins:
+                    var.readers += 1
+                kept.append(eqn)
+        self.eqns = kept[::-1]
+
+    def run(self, program, ins: list[Var]) -> list[Var]:
+        """Append the equations of ``program``; returns its results."""
+        jaxpr, constants = opened(program)
+        known = dict(zip(jaxpr.constvars, map(constant, constants), strict=True))
+        known |= dict(zip(jaxpr.invars, ins, strict=True))
+
+        def read(atom):
+            return constant(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else known[atom]
+
+        for eqn in jaxpr.eqns:
+            outs = self.equation(eqn, [read(atom) for atom in eqn.invars])
+            known.update(zip(eqn.outvars, outs, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def equation(self, eqn, ins: list[Var]) -> list[Var]:
+        name, params = eqn.primitive.name, eqn.params
+        if (inner := called(eqn)) is not None:
+            return self.run(inner, ins)
+        if name in SAME or (name == "convert_element_type" and ins[0].dtype == params["new_dtype"]):
+            return ins
+        if name == "platform_index":  # a choice between processors: ours is the default one
+            choices = params["platforms"]
+            default = [k for k, c in enumerate(choices) if c is None or "cpu" in c]
+            return [constant(default[0] if default else 0, np.int32)]
+        if name == "cond" and ins[0].constant is not None:
+            branches = params["branches"]
+            return self.run(branches[min(int(ins[0].constant), len(branches) - 1)], ins[1:])
+        names = [
+            (var.constant.item(), var.dtype)
+            if var.constant is not None and var.shape == ()
+            else id(var)
+            for var in ins
+        ]
+        again = name not in ("scan", "while", "cond")
+        key = (name, *names, str(params)) if again else object()
+        if key not in self.seen:
+            outs = [variable(v.aval) for v in eqn.outvars]
+            self.eqns.append(Eqn(name, ins, outs, params))
+            self.seen[key] = outs
+        return self.seen[key]
+
+
+# From equations to JavaScript
+
+
+def strides(shape) -> list[int]:
+    """Steps through entries in order."""
+    return [math.prod(shape[k + 1 :]) for k in range(len(shape))]
+
+
+def flat(index: list[str], shape) -> str:
+    """The position, in order, of the entry with this index."""
+    steps = zip(index, strides(shape), strict=True)
+    terms = [i if s == 1 else f"{i}*{s}" for i, s in steps if i != "0"]
+    return "+".join(terms) or "0"
+
+
+def number(x) -> str:
+    """A number as JavaScript reads it."""
+    x = float(x)
+    if not math.isfinite(x):
+        return "NaN" if math.isnan(x) else "Infinity" if x > 0 else "(-Infinity)"
+    text = str(int(x)) if x.is_integer() and 0 < abs(x) < 1e15 else repr(x).removesuffix(".0")
+    return f"({text})" if text[0] == "-" else text
+
+
+def offset(i: str, by: int) -> str:
+    """An index moved by a number."""
+    return i if by == 0 else str(int(i) + by) if i.isdigit() else f"({i}{by:+d})"
+
+
+ARRAYS = {"f": "Float64Array", "i": "Int32Array", "u": "Int32Array", "b": "Uint8Array"}
+NAME = re.compile(r"\b[a-z]_\d+\b")
+
+
+@dataclass
+class Writer:
+    """Writes the body of one function; ``lines`` grows, ``places`` says where each value is."""
+
+    name: str
+    loops: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, str] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    places: dict[Var, Place] = field(default_factory=dict)
+    count: int = 0
+
+    def fresh(self, kind: str) -> str:
+        """A new name: a for arrays, s for numbers, i for indices, r for numbers inside a loop."""
+        self.count += 1
+        return f"{kind}_{self.count}"
+
+    def fail(self, what: str):
+        raise CompileError(f"{self.name}: {what}")
+
+    def array_type(self, var: Var) -> str:
+        if var.dtype.kind not in ARRAYS or (var.dtype.kind == "f" and var.dtype.itemsize != 8):
+            self.fail(f"expected float64, integers or bool, got {var.dtype} {var.shape}")
+        return ARRAYS[var.dtype.kind]
+
+    def place(self, var: Var) -> Place:
+        if var not in self.places:
+            self.places[var] = self.place_constant(var)
+        return self.places[var]
+
+    def place_constant(self, var: Var) -> Place:
+        entries = var.constant.ravel()
+        if entries.size and (entries == entries[0]).all() and len(set(np.signbit(entries))) == 1:
+            text = number(entries[0])
+            return Place(lambda index: text, text if var.shape == () else None, uniform=True)
+        if entries.size > LARGEST:
+            self.fail(f"a constant of {entries.size} entries, at most {LARGEST} fit on a page")
+        text = ",".join(number(e).strip("()") for e in entries.tolist())
+        text = f"{self.array_type(var)}.of({text})"
+        return self.at_array(var, self.constants.setdefault(text, f"C{len(self.constants)}"))
+
+    def at_array(self, var: Var, name: str) -> Place:
+        """The place of a value whose entries are in the array (the number, if it is one)."""
+        if var.shape == ():
+            return Place(lambda index: name, name, uniform=True)
+        return Place(lambda index: f"{name}[{flat(index, var.shape)}]", name)
+
+    def captured(self, make: Callable[[], str]) -> tuple[str, str]:
+        """What ``make`` returns, and before it the lines that it wrote."""
+        outside, self.lines = self.lines, []
+        result = make()
+        inside, self.lines = "".join(self.lines), outside
+        return inside, result
+
+    def bind(self, text: str) -> str:
+        """A name for a number that the expression in hand reads more than once."""
+        if re.fullmatch(r"\w+|\(-[\d.e+-]+\)", text):
+            return text
+        name = self.fresh("r")
+        self.lines.append(f"const {name}={text};")
+        return name
+
+    def heads(self, shape) -> tuple[str, list[str]]:
+        """Nested loops over all indices of a shape, and the index."""
+        index = [self.fresh("i") if n != 1 else "0" for n in shape]
+        text = "".join(
+            f"for(let {i}=0;{i}<{n};{i}++)" for i, n in zip(index, shape, strict=True) if n != 1
+        )
+        return text, index
+
+    def store(self, var: Var) -> str:
+        """The name of an array that holds the entries in order, or of the number of shape ()."""
+        place = self.place(var)
+        if place.base is None:
+            self.places[var] = place = self.at_array(var, self.loop(var, place.at))
+        return place.base
+
+    def loop(self, var: Var, at: Callable[[list[str]], str]) -> str:
+        """Make an array of the entries ``at(index)`` by a function of its own.
+
+        Engines leave very long functions without optimisation, and a shared one is warm sooner.
+        """
+        heads, index = self.heads(var.shape)
+        body, entry = self.captured(lambda: at(index))
+        text = f"{body}return {entry};"
+        if var.shape:
+            made = f"const out=new {self.array_type(var)}({math.prod(var.shape)});let k=0;"
+            text = f"{made}{heads}{{{body}out[k++]={entry};}}return out;"
+        names = list(dict.fromkeys(NAME.findall(text)))
+        short = {name: f"v{k}" for k, name in enumerate(names)}
+        free = [name for name in names if name[0] in "as"]
+        text = NAME.sub(lambda match: short[match.group()], text)
+        text = f"({','.join(short[name] for name in free)}){{{text}}}"
+        function = self.loops.setdefault(text, f"loop{len(self.loops)}")
+        name = self.fresh("a" if var.shape else "s")
+        self.lines.append(f"const {name}={function}({','.join(free)});")
+        return name
+
+    def program(self, program, places: list[Place]) -> list[Var]:
+        """Write a jaxpr whose arguments are at these places; returns its results."""
+        ins = [variable(v.aval) for v in opened(program)[0].invars]
+        self.places |= dict(zip(ins, places, strict=True))
+        content = Flat(program, ins)
+        for eqn in content.eqns:
+            self.equation(eqn)
+        return content.outs
+
+    def equation(self, eqn: Eqn) -> None:
+        out = eqn.outs[0]
+        if eqn.name in STATEMENTS:
+            STATEMENTS[eqn.name](self, eqn)
+        elif eqn.name in VIEWS:
+            self.view(eqn)
+        elif eqn.name in ENTRY:
+            ins = [self.place(var) for var in eqn.ins]
+            if any(len(var.shape) not in (0, len(out.shape)) for var in eqn.ins):
+                self.fail(f"{eqn.name} of shapes {[var.shape for var in eqn.ins]}")
+
+            def at(index):
+                return ENTRY[eqn.name](self, eqn, [p.at(i) for p, i in zip(ins, own(index))])  # noqa: B905
+
+            def own(index):  # an axis of length 1 may meet a longer one
+                for var in eqn.ins:
+                    pairs = zip(index, var.shape) if var.shape else ()  # noqa: B905
+                    yield ["0" if n == 1 else i for i, n in pairs]
+
+            if all(p.uniform for p in ins):
+                name = self.fresh("s")
+                self.lines.append(f"const {name}={at(['0'] * len(out.shape))};")
+                base = name if out.shape == () else None
+                self.places[out] = Place(lambda index: name, base, uniform=True)
+            else:
+                self.places[out] = Place(at, cheap=False)
+                if out.readers != 1:
+                    self.store(out)
+        elif eqn.name in GATHERED:
+            if eqn.name in OFTEN:
+                for var in eqn.ins:
+                    if not self.place(var).cheap:
+                        self.store(var)
+            ins = [self.place(var) for var in eqn.ins]
+            self.places[out] = Place(lambda index: GATHERED[eqn.name](self, eqn, ins, index))
+            if eqn.name != "iota":
+                self.store(out)
+        else:
+            self.fail(f"no rule for the primitive {eqn.name}")
+
+    def view(self, eqn: Eqn) -> None:
+        """The same entries under another index; copied only where that would compute them twice."""
+        source, out = eqn.ins[0], eqn.outs[0]
+        place = self.place(source)
+        if not place.cheap and math.prod(out.shape) > math.prod(source.shape):
+            self.store(source)
+            place = self.place(source)
+        if place.uniform:
+            at = place.at([])
+            self.places[out] = Place(
+                lambda index: at, at if out.shape == () else None, uniform=True
+            )
+            return
+        moved = VIEWS[eqn.name](self, eqn)
+        if moved is None:  # all entries in the same order
+            self.places[out] = self.at_array(out, self.store(source))
+        else:
+            self.places[out] = Place(lambda index: place.at(moved(index)), cheap=place.cheap)
+        if out.shape == ():
+            name = self.fresh("s")
+            self.lines.append(f"const {name}={self.store_scalar(out)};")
+            self.places[out] = self.at_array(out, name)
+        elif out.readers != 1 and not self.places[out].cheap:
+            self.store(out)
+
+    def store_scalar(self, out: Var) -> str:
+        place = self.places[out]
+        return f"{place.base}[0]" if place.base else place.at([])
+
+
+# One entry of the result, from the entries of the operands at the same index
+
+
+def template(text: str) -> Callable:
+    """A rule that puts the operands in place of {0}, {1}, ..."""
+    repeated = [k for k in range(3) if text.count(f"{{{k}}}") > 1]
+
+    def rule(w, eqn, ins):
+        return text.format(*(w.bind(x) if k in repeated else x for k, x in enumerate(ins)))
+
+    return rule
+
+
+def convert(w, eqn, ins):
+    new, old = np.dtype(eqn.params["new_dtype"]), eqn.ins[0].dtype
+    if new.kind == "b":
+        return f"({ins[0]}!=0)"
+    return f"Math.trunc({ins[0]})" if new.kind in "iu" and old.kind == "f" else f"(+{ins[0]})"
+
+
+def divide(w, eqn, ins):
+    text = f"({ins[0]}/{ins[1]})"
+    return f"Math.trunc{text}" if eqn.outs[0].dtype.kind in "iu" else text
+
+
+def integer_pow(w, eqn, ins):
+    y, x = eqn.params["y"], w.bind(ins[0])
+    power = f"({'*'.join([x] * abs(y))})" if 0 < abs(y) <= 4 else f"rt.pow({x},{abs(y)})"
+    return power if y >= 0 else f"(1/{power})"
+
+
+def select_n(w, eqn, ins):
+    which, *cases = ins
+    if len(cases) == 2:
+        return f"({which}?{cases[1]}:{cases[0]})"
+    which = w.bind(which)
+    return f"({''.join(f'{which}=={k}?{c}:' for k, c in enumerate(cases[:-1]))}{cases[-1]})"
+
+
+def round_(w, eqn, ins):
+    if int(eqn.params["rounding_method"]) == 1:
+        return f"rt.even({ins[0]})"
+    x = w.bind(ins[0])
+    return f"(Math.sign({x})*Math.round(Math.abs({x})))"
+
+
+def not_(w, eqn, ins):
+    return f"(!{ins[0]})" if eqn.outs[0].dtype.kind == "b" else f"(~{ins[0]})"
+
+
+MATH = [
+    "sqrt", "exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sinh", "cosh", "asin",
+    "acos", "atan", "asinh", "acosh", "atanh", "abs", "sign", "floor", "ceil", "cbrt",
+]  # fmt: skip
+SIGNS = {
+    "add": "+", "add_any": "+", "sub": "-", "mul": "*", "rem": "%", "eq": "==", "ne": "!=",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "&", "or": "|", "xor": "^",
+}  # fmt: skip
+ENTRY = {
+    **{name: template(f"Math.{name}({{0}})") for name in MATH},
+    **{name: template(f"({{0}}{sign}{{1}})") for name, sign in SIGNS.items()},
+    "neg": template("(-{0})"), "square": template("({0}*{0})"),
+    "rsqrt": template("(1/Math.sqrt({0}))"), "logistic": template("(1/(1+Math.exp(-{0})))"),
+    "is_finite": template("Number.isFinite({0})"), "exp2": template("rt.pow(2,{0})"),
+    "erf": template("rt.erf({0})"), "erfc": template("rt.erfc({0})"),
+    "pow": template("rt.pow({0},{1})"), "max": template("Math.max({0},{1})"),
+    "min": template("Math.min({0},{1})"), "atan2": template("Math.atan2({0},{1})"),
+    "clamp": template("Math.min(Math.max({1},{0}),{2})"), "convert_element_type": convert,
+    "div": divide, "integer_pow": integer_pow, "select_n": select_n, "round": round_, "not": not_,
+}  # fmt: skip
+
+
+# One entry of the result, from entries of the operands elsewhere
+
+
+def accumulated(w, shape, start, make):
+    """A number that an inner loop over ``shape`` makes; ``make(name, index)`` is its step."""
+    heads, index = w.heads(shape)
+    total = w.fresh("r")
+    body, step = w.captured(lambda: make(total, index))
+    w.lines.append(f"let {total}={start};{heads}{{{body}{step};}}")
+    return total
+
+
+REDUCTIONS = {
+    "reduce_sum": ("0", "{0}+={1}"), "reduce_prod": ("1", "{0}*={1}"),
+    "reduce_max": ("-Infinity", "{0}=Math.max({0},{1})"),
+    "reduce_min": ("Infinity", "{0}=Math.min({0},{1})"),
+    "reduce_and": ("1", "{0}&={1}"), "reduce_or": ("0", "{0}|={1}"),
+}  # fmt: skip
+
+
+def merged(axes, inner, outer, length) -> list[str]:
+    """An index whose entries at ``axes`` are ``inner``, and the others ``outer`` in order."""
+    rest, chosen = iter(outer), dict(zip(axes, inner, strict=True))
+    return [chosen[d] if d in chosen else next(rest) for d in range(length)]
+
+
+def reduce(w, eqn, ins, index):
+    (start, step), shape, axes = REDUCTIONS[eqn.name], eqn.ins[0].shape, eqn.params["axes"]
+    return accumulated(
+        w, [shape[d] for d in axes], start,
+        lambda total, k: step.format(total, ins[0].at(merged(axes, k, index, len(shape)))),
+    )  # fmt: skip
+
+
+def dot_general(w, eqn, ins, index):
+    contracted, batch = eqn.params["dimension_numbers"]
+    shapes = [var.shape for var in eqn.ins]
+    shared, rest = index[: len(batch[0])], index[len(batch[0]) :]
+    cut = len(shapes[0]) - len(batch[0]) - len(contracted[0])
+    outer = [rest[:cut], rest[cut:]]
+
+    def step(total, k):
+        entries = [
+            side.at(merged((*b, *c), (*shared, *k), o, len(s)))
+            for side, b, c, o, s in zip(ins, batch, contracted, outer, shapes, strict=True)
+        ]
+        return f"{total}+={entries[0]}*{entries[1]}"
+
+    return accumulated(w, [shapes[0][d] for d in contracted[0]], "0", step)
+
+
+def argbest(w, eqn, ins, index):
+    (axis,), shape = eqn.params["axes"], eqn.ins[0].shape
+    best, sign = w.fresh("r"), ">" if eqn.name == "argmax" else "<"
+    first = ins[0].at(merged([axis], ["0"], index, len(shape)))
+    w.lines.append(f"let {best}={first};")
+
+    def step(where, k):
+        x = w.bind(ins[0].at(merged([axis], k, index, len(shape))))
+        # the first NaN counts as best
+        return f"if({x}{sign}{best}||({x}!={x}&&{best}=={best})){{{best}={x};{where}={k[0]};}}"
+
+    return accumulated(w, [shape[axis]], "0", step)
+
+
+def concatenate(w, eqn, ins, index):
+    axis, start, text = eqn.params["dimension"], 0, ""
+    for var, place in zip(eqn.ins, ins, strict=True):
+        moved = [offset(i, -start) if d == axis else i for d, i in enumerate(index)]
+        moved = ["0" if n == 1 else i for i, n in zip(moved, var.shape, strict=True)]
+        start += var.shape[axis]
+        last = var is eqn.ins[-1] and start == eqn.outs[0].shape[axis]
+        text += place.at(moved) if last else f"{index[axis]}<{start}?{place.at(moved)}:"
+    return f"({text})"
+
+
+def stack(w, eqn, ins, index):
+    axis = eqn.params.get("axis", eqn.params.get("dimension"))
+    moved = [i for d, i in enumerate(index) if d != axis]
+    cases = [place.at(moved) for place in ins]
+    return f"({''.join(f'{index[axis]}=={k}?{c}:' for k, c in enumerate(cases[:-1]))}{cases[-1]})"
+
+
+def pad(w, eqn, ins, index):
+    tests, moved = [], []
+    for i, (low, _, inside), n in zip(
+        index, eqn.params["padding_config"], eqn.ins[0].shape, strict=True
+    ):
+        k = offset(i, -low)
+        tests += [f"{k}>=0", f"{k}<{(n - 1) * (inside + 1) + 1}"]
+        tests += [f"{k}%{inside + 1}==0"] if inside else []
+        moved.append(f"({k}/{inside + 1})" if inside else k)
+    return f"({'&&'.join(tests) or 1}?{ins[0].at(moved)}:{ins[1].at([])})"
+
+
+def clamped(text: str, top: int) -> str:
+    return f"Math.min(Math.max({text},0),{top})" if top > 0 else "0"
+
+
+def dynamic_update_slice(w, eqn, ins, index):
+    (old, new), tests, moved = eqn.ins[:2], [], []
+    for i, n, m, start in zip(index, old.shape, new.shape, ins[2:], strict=True):
+        k = i if n == m else w.bind(f"({i}-{clamped(start.at([]), n - m)})")
+        tests += [] if n == m else [f"{k}>=0&&{k}<{m}"]
+        moved.append("0" if m == 1 else k)
+    return f"({'&&'.join(tests) or 1}?{ins[1].at(moved)}:{ins[0].at(index)})"
+
+
+def gather(w, eqn, ins, index):
+    dims, sizes, shape = (
+        eqn.params["dimension_numbers"], eqn.params["slice_sizes"], eqn.ins[0].shape
+    )  # fmt: skip
+    batch = [i for d, i in enumerate(index) if d not in dims.offset_dims]
+    inside = iter([index[d] for d in dims.offset_dims])
+    start = {
+        d: w.bind(ins[1].at([*batch, str(j)])) for j, d in enumerate(dims.start_index_map)
+    }  # fmt: skip
+    batched = dict(zip(dims.operand_batching_dims, dims.start_indices_batching_dims, strict=True))
+    fill, tests, moved = "FILL" in str(eqn.params["mode"]), [], []
+    for d, n in enumerate(shape):
+        if d in batched:
+            moved.append(batch[batched[d]])
+            continue
+        k = "0" if d in dims.collapsed_slice_dims else next(inside)
+        if d in start:
+            top = n - sizes[d]
+            tests += [f"{start[d]}>=0&&{start[d]}<={top}"] if fill else []
+            k = f"({clamped(start[d], top)}+{k})"
+        moved.append(k)
+    value = eqn.params["fill_value"]
+    other = "NaN" if value is None and eqn.outs[0].dtype.kind == "f" else number(value or 0)
+    return f"({'&&'.join(tests) or 1}?{ins[0].at(moved)}:{other})"
+
+
+GATHERED = {
+    **dict.fromkeys(REDUCTIONS, reduce), "dot_general": dot_general,
+    "argmax": argbest, "argmin": argbest, "concatenate": concatenate, "stack": stack, "pad": pad,
+    "dynamic_update_slice": dynamic_update_slice, "gather": gather,
+    "iota": lambda w, eqn, ins, index: index[eqn.params["dimension"]],
+}  # fmt: skip
+OFTEN = {"dot_general", "gather", "argmax", "argmin", "dynamic_update_slice"}
+"""Rules that read an entry more than once."""
+
+
+# Views: the index of the operand, for an index of the result; None: the entries in order
+
+
+def broadcast_in_dim(w, eqn):
+    shape, dims = eqn.ins[0].shape, eqn.params["broadcast_dimensions"]
+    return lambda index: ["0" if n == 1 else index[d] for n, d in zip(shape, dims, strict=True)]
+
+
+def reshape(w, eqn):
+    old, new = eqn.ins[0].shape, eqn.outs[0].shape
+    if [n for n in old if n != 1] != [n for n in new if n != 1]:
+        return None
+
+    def moved(index):  # only axes of length 1 come and go
+        long = iter([i for i, n in zip(index, new, strict=True) if n != 1])
+        return ["0" if n == 1 else next(long) for n in old]
+
+    return moved
+
+
+def transpose(w, eqn):
+    order = eqn.params["permutation"]
+    return lambda index: [index[order.index(d)] for d in range(len(order))]
+
+
+def rev(w, eqn):
+    dims, shape = eqn.params["dimensions"], eqn.ins[0].shape
+    return lambda index: [f"({shape[d] - 1}-{i})" if d in dims else i for d, i in enumerate(index)]
+
+
+def slice_(w, eqn):
+    starts = eqn.params["start_indices"]
+    steps = eqn.params["strides"] or (1,) * len(starts)
+    return lambda index: [
+        offset(i if s == 1 or i == "0" else f"({i}*{s})", start)
+        for i, start, s in zip(index, starts, steps, strict=True)
+    ]
+
+
+def dynamic_slice(w, eqn):
+    sizes, shape = eqn.params["slice_sizes"], eqn.ins[0].shape
+    starts = []
+    for var, n, m in zip(eqn.ins[1:], shape, sizes, strict=True):
+        name = w.fresh("s")
+        w.lines.append(f"const {name}={clamped(w.place(var).at([]), n - m)};")
+        starts.append(name)
+    return lambda index: [f"({s}+{i})" for s, i in zip(starts, index, strict=True)]
+
+
+VIEWS = {
+    "broadcast_in_dim": broadcast_in_dim, "reshape": reshape, "squeeze": reshape,
+    "expand_dims": reshape, "transpose": transpose, "rev": rev, "slice": slice_,
+    "dynamic_slice": dynamic_slice,
+}  # fmt: skip
+
+
+# Statements: loops, branches, several results, and what the runtime does
+
+
+def split(w, eqn):
+    axis, start = eqn.params["axis"], 0
+    source = w.at_array(eqn.ins[0], w.store(eqn.ins[0]))
+    for out in eqn.outs:
+
+        def at(index, start=start):
+            return source.at([offset(i, start) if d == axis else i for d, i in enumerate(index)])
+
+        w.places[out] = Place(at)
+        start += out.shape[axis]
+
+
+def scatter(w, eqn):
+    dims, (old, where, new), out = eqn.params["dimension_numbers"], eqn.ins, eqn.outs[0]
+    name, source, at = w.fresh("a"), w.store(old), w.place(new).at
+    w.lines.append(f"const {name}={source}.slice();")
+    heads, index = w.heads(new.shape)
+    batch = [i for d, i in enumerate(index) if d not in dims.update_window_dims]
+    window = iter([index[d] for d in dims.update_window_dims])
+    start = {
+        d: w.place(where).at([*batch, str(j)])
+        for j, d in enumerate(dims.scatter_dims_to_operand_dims)
+    }
+    batched = dict(zip(dims.operand_batching_dims, dims.scatter_indices_batching_dims, strict=True))
+    tests, moved = [], []
+    for d, n in enumerate(old.shape):
+        if d in batched:
+            moved.append(batch[batched[d]])
+            continue
+        k = "0" if d in dims.inserted_window_dims else next(window)
+        if d in start:
+            k = f"({start[d]}+{k})"
+            tests.append(f"{k}>=0&&{k}<{n}")
+        moved.append(k)
+    sign = {"scatter": "=", "scatter-add": "+=", "scatter_add": "+="}[eqn.name]
+    target = f"{name}[{flat(moved, old.shape)}]"
+    w.lines.append(f"{heads}if({'&&'.join(tests) or 1}){target}{sign}{at(index)};")
+    w.places[out] = w.at_array(out, name)
+
+
+def carried(w, values: list[Var]) -> list[str]:
+    """Variables for the state of a loop, with the first values."""
+    names = [w.fresh("a" if var.shape else "s") for var in values]
+    for name, var in zip(names, values, strict=True):
+        w.lines.append(f"let {name}={w.store(var)};")
+    return names
+
+
+def assign(w, names: list[str], values: list[Var]) -> None:
+    """All variables get their new values at once."""
+    texts = [w.store(var) for var in values]
+    pairs = [(name, text) for name, text in zip(names, texts, strict=True) if name != text]
+    between = [w.fresh("s") for _ in pairs]
+    w.lines += [f"const {b}={text};" for b, (_, text) in zip(between, pairs, strict=True)]
+    w.lines += [f"{name}={b};" for b, (name, _) in zip(between, pairs, strict=True)]
+
+
+def scan(w, eqn):
+    p = eqn.params
+    cut, length = p["num_consts"], p["length"]
+    fixed, state = eqn.ins[:cut], eqn.ins[cut : cut + p["num_carry"]]
+    for var in eqn.ins:
+        w.store(var)
+    names, rows = carried(w, state), eqn.outs[p["num_carry"] :]
+    stores = [w.fresh("a") for _ in rows]
+    for name, var in zip(stores, rows, strict=True):
+        w.lines.append(f"const {name}=new {w.array_type(var)}({math.prod(var.shape)});")
+    t = w.fresh("s")
+    back = f"for(let {t}={length - 1};{t}>=0;{t}--){{"
+    w.lines.append(back if p["reverse"] else f"for(let {t}=0;{t}<{length};{t}++){{")
+    given = []
+    for var in eqn.ins[cut + p["num_carry"] :]:
+        source = w.place(var)
+        given.append(Place(lambda index, at=source.at: at([t, *index])))
+        if len(var.shape) == 1:
+            name = w.fresh("s")
+            w.lines.append(f"const {name}={source.at([t])};")
+            given[-1] = w.at_array(Var((), var.dtype), name)
+    inside = [*map(w.place, fixed), *map(w.at_array, state, names), *given]
+    outs = w.program(p["jaxpr"], inside)
+    for name, var in zip(stores, outs[p["num_carry"] :], strict=True):
+        value = w.store(var)
+        set_row = f"{name}.set({value},{t}*{math.prod(var.shape)});"
+        w.lines.append(set_row if var.shape else f"{name}[{t}]={value};")
+    assign(w, names, outs[: p["num_carry"]])
+    w.lines.append("}")
+    for var, name in zip(eqn.outs, [*names, *stores], strict=True):
+        w.places[var] = w.at_array(var, name)
+
+
+def while_(w, eqn):
+    p = eqn.params
+    a, b = p["cond_nconsts"], p["cond_nconsts"] + p["body_nconsts"]
+    for var in eqn.ins:
+        w.store(var)
+    state = eqn.ins[b:]
+    names = carried(w, state)
+    places = [*map(w.at_array, state, names)]
+    w.lines.append("for(;;){")
+    (go,) = w.program(p["cond_jaxpr"], [*map(w.place, eqn.ins[:a]), *places])
+    w.lines.append(f"if(!({w.store(go)}))break;")
+    assign(w, names, w.program(p["body_jaxpr"], [*map(w.place, eqn.ins[a:b]), *places]))
+    w.lines.append("}")
+    for var, name in zip(eqn.outs, names, strict=True):
+        w.places[var] = w.at_array(var, name)
+
+
+def cond(w, eqn):
+    which, *arguments = [w.store(var) for var in eqn.ins]
+    places = [w.at_array(v, name) for v, name in zip(eqn.ins[1:], arguments, strict=True)]
+    names = [w.fresh("a" if var.shape else "s") for var in eqn.outs]
+    w.lines.append(f"let {','.join(names)};")
+    for k, branch in enumerate(eqn.params["branches"]):
+        last = k == len(eqn.params["branches"]) - 1
+        w.lines.append(("else " if k else "") + ("{" if last else f"if({which}<={k}){{"))
+        assign(w, names, w.program(branch, places))
+        w.lines.append("}")
+    for var, name in zip(eqn.outs, names, strict=True):
+        w.places[var] = w.at_array(var, name)
+
+
+def runtime(call: str, options: Callable = lambda w, eqn: []) -> Callable:
+    """A call of the runtime with arrays, each followed by its shape."""
+
+    def write(w, eqn):
+        given = [f"{w.store(var)},{json.dumps(var.shape)}" for var in eqn.ins]
+        names = [w.fresh("a") for _ in eqn.outs]
+        text = ",".join([*given, *options(w, eqn)])
+        w.lines.append(f"const [{','.join(names)}]=rt.{call}({text});")
+        for var, name in zip(eqn.outs, names, strict=True):
+            w.places[var] = w.at_array(var, name)
+
+    return write
+
+
+def solve_options(w, eqn):
+    keys = ("left_side", "lower", "transpose_a", "unit_diagonal")
+    return [json.dumps(bool(eqn.params[key])) for key in keys]
+
+
+def sort_options(w, eqn):
+    if eqn.params["num_keys"] != 1 or eqn.params["dimension"] != len(eqn.ins[0].shape) - 1:
+        w.fail("sort has a rule for one key along the last axis only")
+    return []
+
+
+STATEMENTS = {
+    "split": split, "scatter": scatter, "scatter-add": scatter, "scatter_add": scatter,
+    "scan": scan, "while": while_, "cond": cond, "eigh": runtime("eigh"),
+    "cholesky": runtime("cholesky"), "triangular_solve": runtime("solve", solve_options),
+    "sort": runtime("sort", sort_options),
+}  # fmt: skip
+
+
+# Functions and scripts
+
+
+def script(functions: dict[str, tuple[Callable, dict]], name: str) -> str:
+    """A classic script that sets ``ntkcourse[name]`` to an object of functions.
+
+    A function takes arrays and numbers by keyword, like its entry ``{argument: shape}``, and
+    returns a dictionary of arrays; in JavaScript both are objects.
+    """
+    loops, constants, parts = {}, {}, []
+    for key, (function, shapes) in functions.items():
+        w = Writer(f"{name}.{key}", loops, constants)
+        arguments = {k: jax.ShapeDtypeStruct(shape, float) for k, shape in shapes.items()}
+        program, out = jax.make_jaxpr(function, return_shape=True)(arguments)
+        ins = [variable(v.aval) for v in program.jaxpr.invars]
+        names = [w.fresh("a" if var.shape else "s") for var in ins]
+        outs = w.program(program, [*map(w.at_array, ins, names)])
+        given = ",".join(f"{k}:{n}" for k, n in zip(sorted(arguments), names, strict=True))
+        made = ",".join(f"{k}:{w.store(v)}" for k, v in zip(sorted(out), outs, strict=True))
+        body = "\n".join(w.lines)
+        parts.append(f"live.{key}=({{{given}}})=>{{\n{body}\nreturn {{{made}}};}};\n")
+    head = "".join(f"const {n}={text};\n" for text, n in constants.items())
+    head += "".join(f"function {n}{text}\n" for text, n in loops.items())
+    target = f"((globalThis.ntkcourse??={{}})[{json.dumps(name)}]={{}})"
+    head = f"{runtime_text()}const live={target};\n{head}"
+    return f"'use strict';(()=>{{\n{head}{''.join(parts)}}})();\n"
+
+
+def runtime_text() -> str:
+    """The runtime, with the coefficients of erfc that NumPy finds for it."""
+    from numpy.polynomial import chebyshev
+    from scipy.special import erfcx
+
+    # x in [0, inf) as z in [-1, 1)
+    table = chebyshev.chebinterpolate(lambda z: erfcx(3.75 * (1 + z) / (1 - z)), 30)
+    return RUNTIME.read_text().replace("[/* erfcx */]", json.dumps([float(c) for c in table]))
+
+
+def cached(folder: Path, name: str, sources: list[Path], make: Callable[[], str]) -> str:
+    """The text that ``make`` gives, kept in ``folder`` for as long as no source changes."""
+    paths = sorted({*sources, Path(__file__), RUNTIME})
+    digest = hashlib.sha256(jax.__version__.encode() + b"".join(p.read_bytes() for p in paths))
+    kept = folder / f"{name}-{digest.hexdigest()[:16]}.js"
+    if not kept.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        text = make()
+        for old in folder.glob(f"{name}-????????????????.js"):
+            old.unlink()
+        kept.write_text(text)
+    return kept.read_text()

@@ -1,0 +1,3 @@
+"""Live figures of kernels, random features and depth."""
+
+FIGURES = {}
