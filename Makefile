@@ -35,7 +35,8 @@ test: .venv/.stamp  ## check style, run every test and every notebook
 
 # The slow ones: floods of hostile submissions, interruptions, all transformations, fuzz.
 soak: .venv/.stamp  ## run the slow tests, an hour or two
-	SOAK=1 $(PYTEST) tests -m soak
+	$(PYTEST) tests -m soak
+	SOAK=1 $(PY) -m pytest -n 2 tests/test_fuzz.py
 
 format: .venv/.stamp  ## format the code
 	$(PY) -m ruff format .
