@@ -155,6 +155,15 @@ def test_functions_of_odd_points(name):
     check()
 
 
+@pytest.mark.parametrize("name", ["rbf", "laplace 2"])
+def test_distances_of_points_whose_squares_overflow(name):
+    """In many dimensions distances come from matrix products, where infinities could cancel."""
+    x = np.full((3, 50), 1e30, np.float32)
+    x[2] = -x[2]
+    expected = np.array([[1, 1, 0], [1, 1, 0], [0, 0, 1]])
+    np.testing.assert_array_equal(kernels.gram(KERNELS[name], x), expected)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_what_is_no_number_is_refused_by_all(bad, dtype):
