@@ -156,7 +156,7 @@ def products(
     u, v = u - centre, v - centre
     norms = jnp.sum(u**2, 1)[:, None] + jnp.sum(v**2, 1)[None]
     apart = norms - 2 * (u @ v.T)
-    close = apart < norms / 64
+    close = ~(apart >= norms / 64)  # also where squares overflow: infinity minus infinity
     few = len(x) + len(y)
 
     def mend_few(_):

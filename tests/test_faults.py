@@ -188,7 +188,7 @@ def test_the_notebook_tests_see_five_faults(copy):
         plant_changed_package,
     ):  # fmt: skip
         plant(copy)
-    command = ["-q", "-rf", "-p", "no:cacheprovider", "tests/test_notebooks.py"]
+    command = ["-vv", "-rf", "-p", "no:cacheprovider", "tests/test_notebooks.py"]
     said = call(copy, "pytest", *command, "-k", "stored or measured")
     assert said.returncode == 1
     failed = set(re.findall(r"^FAILED tests/test_notebooks.py::(\w+)", said.stdout, re.MULTILINE))

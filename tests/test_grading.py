@@ -401,6 +401,16 @@ def test_jax_and_the_package_work_inside(isolation):
     assert compare.difference(value(np.array([[1, k], [k, 1]])), got, 1e-12) is None
 
 
+def test_a_picture_is_drawn_inside_without_complaints(isolation):
+    """Fonts and the settings of the machine can be read; nothing strange stands in the report."""
+    cell = (
+        "import matplotlib.pyplot as plt\nfig, ax = plt.subplots()\n"
+        "ax.set_title('$\\\\Theta$')\nfig.canvas.draw()\nprint('drawn')"
+    )
+    run = sandbox.run([cell], [], sandbox.Limits())
+    assert (run.end, run.output) == (None, "drawn\n")
+
+
 def test_there_is_a_filter_for_the_processor_on_which_it_was_tried():
     assert seccomp.program("aarch64") is None
     assert len(seccomp.program("x86_64")) % 8 == 0
