@@ -397,12 +397,11 @@ def faulty(file, old, new, folder):
     """The compiler with one fault; programs are traced once for all of them."""
     text = {
         "compile.py": (ROOT / "book/compile.py").read_text(),
-        "runtime.js": (ROOT / "book/static/live/runtime.js").read_text(),
+        "runtime.js": (ROOT / "book/runtime.js").read_text(),
     }
     assert old in text[file], f"{old} is not in {file} any more"
     text[file] = text[file].replace(old, new)
-    (folder / "static/live").mkdir(parents=True)
-    (folder / "static/live/runtime.js").write_text(text["runtime.js"])
+    (folder / "runtime.js").write_text(text["runtime.js"])
     (folder / "planted.py").write_text(text["compile.py"])
     spec = importlib.util.spec_from_file_location("planted", folder / "planted.py")
     sys.modules["planted"] = module = importlib.util.module_from_spec(spec)

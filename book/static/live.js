@@ -144,7 +144,7 @@
   // Data that the reader moves: drag, arrow keys, double click or button to add, Delete to remove
   class Data {
     constructor(panel, start, places, changed) {
-      Object.assign(this, { panel, places, changed, held: null, last: null });
+      Object.assign(this, { panel, places, changed, held: null, last: null, fixed: start.length === 1 });
       this.points = start.map(([x, y]) => this.point(x, y));
       const { svg } = panel;
       const where = (event) => {
@@ -195,7 +195,7 @@
       event.preventDefault();
     }
     add(x, y) {
-      if (this.points.length === this.places) return;
+      if (this.points.length === this.places || this.fixed) return;
       const point = this.point(x, y);
       this.points.push(point);
       this.show();
@@ -247,8 +247,9 @@
       const panel = this.panels.find((p) => p.spec.layers.some((layer) => layer.kind === "handles"));
       if (panel) {
         this.data = new Data(panel, spec.points, spec.places, () => this.change());
-        this.button("Add a point", () => this.data.add((panel.spec.x[0] + panel.spec.x[1]) / 2, (panel.spec.y[0] + panel.spec.y[1]) / 2));
-        this.button("Remove a point", () => this.data.remove());
+        // a single handle is a parameter, not data
+        if (spec.points.length > 1) this.button("Add a point", () => this.data.add((panel.spec.x[0] + panel.spec.x[1]) / 2, (panel.spec.y[0] + panel.spec.y[1]) / 2));
+        if (spec.points.length > 1) this.button("Remove a point", () => this.data.remove());
       }
       figure.setAttribute("role", "group");
       figure.setAttribute("aria-label", spec.title);
