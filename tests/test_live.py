@@ -649,7 +649,7 @@ def test_a_point_follows_mouse_and_keys(show):
     handle.press("Shift+ArrowLeft")
     assert handle.get_attribute("aria-valuetext") != said
     rest(page)
-    assert results(page)["mean"].shape == (161,)
+    assert results(page)["mean"].shape == (121,)
     page.wait_for_function("() => document.querySelector('.live-voice').textContent.length > 9")
 
 

@@ -422,6 +422,15 @@ def test_a_policy_forbids_to_make_code_from_text(site, page):
 
 
 @pytest.mark.browser
+def test_the_policy_is_in_force(browser, address):
+    tab = browser.new_page()
+    tab.goto(f"{address}/chapters/index.html")
+    attempt = "() => { try { (0, eval)('1'); return 'ran'; } catch (error) { return error.name; } }"
+    assert tab.evaluate(attempt) == "EvalError"
+    tab.close()
+
+
+@pytest.mark.browser
 def test_a_program_is_loaded_when_its_figure_comes_near(visit):
     tab = visit("chapters/how-live")
     loaded = "() => performance.getEntriesByType('resource').map(e => e.name.split('?')[0])"

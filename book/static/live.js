@@ -21,6 +21,9 @@
     return String(Number(value.toPrecision(3))).replace(/-/g, "−");
   }
 
+  // "σ_w" with its index below the line
+  const indexed = (label) => label.split(/(_\w)/).map((part) => (part[0] === "_" ? make("sub", {}, part[1]) : part));
+
   // mulberry32, then Box and Muller: the same numbers as ntkcourse.live.normals
   function normals(seed, count) {
     let a = seed | 0;
@@ -293,7 +296,7 @@
       };
       input.addEventListener("input", () => { if (this.playing && spec.name === this.spec.time) this.toggle(); control.changed(); });
       show();
-      control.element = make("label", { class: spec.slider ? "slider" : "choice" }, make("span", {}, spec.label), input, ...(spec.slider ? [output] : []));
+      control.element = make("label", { class: spec.slider ? "slider" : "choice" }, make("span", {}, ...indexed(spec.label)), input, ...(spec.slider ? [output] : []));
       return control;
     }
     // the programs have arrived
