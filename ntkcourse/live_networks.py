@@ -84,7 +84,7 @@ def members(activation, depth):
         def train(s):
             loss = lambda s: squared(lambda x: apply(layers(s), x), i)  # noqa: E731
             moved = training.path(loss, s, steps=STEPS, every=STEPS, learning_rate=rate).params
-            return moved, apply(layers(moved), on_circle(grid()[::2]))
+            return moved, apply(layers(moved), on_circle(grid()))
 
         state = {k: i[k] for k in MEMBERS}
         state, curves = jax.vmap(train)(state)

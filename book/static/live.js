@@ -239,7 +239,7 @@
       this.panels = spec.panels.map((panel, k) => new Panel(panel, `live-${number}-${k}`));
       const stage = make("div", { class: "live-stage" }, ...this.panels.map((p) => make("div", {}, p.svg)));
       const keys = spec.panels.flatMap((panel) => panel.layers.filter((layer) => layer.label).map((layer) =>
-        make("span", { class: `live-key look-${layer.look} kind-${layer.kind}` }, layer.label)));
+        make("span", { class: `live-key look-${layer.look} kind-${layer.kind}` }, layer.label + (layer.label === "data" ? ": drag it" : ""))));
       this.controls = Object.fromEntries(spec.controls.map((control) => [control.name, this.control(control)]));
       this.buttons = make("div", { class: "live-buttons" });
       this.caption = make("figcaption", { class: "live-text" }, "\u00a0");
