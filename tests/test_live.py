@@ -780,7 +780,7 @@ def test_a_policy_allows_what_the_build_wrote_and_nothing_that_makes_code():
     page += '</script><script type="application/json">{}</script>'
     found = Inline(page)
     assert (found.scripts, found.handlers) == (["a()"], ['b("c")'])
-    text = policy(page)
+    text = policy(found, {*found.handlers})
     assert "unsafe-eval" not in text
     [rule] = [part for part in text.split("; ") if part.startswith("script-src")]
     assert "'unsafe-inline'" not in rule
