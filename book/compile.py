@@ -26,7 +26,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 LARGEST = 4096
 """Entries of a constant that a page may carry."""
-RUNTIME = Path(__file__).parent / "static/live/runtime.js"
+RUNTIME = Path(__file__).with_name("runtime.js")
 
 
 class CompileError(Exception):

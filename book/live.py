@@ -106,15 +106,14 @@ class Inline(HTMLParser):
         self.inside = self.inside and tag != "script"
 
 
-def policy(page: str) -> str:
-    """What a page may load and run."""
-    found = Inline(page)
-    hashes = sorted({f"'sha256-{_hash(text)}'" for text in found.scripts + found.handlers})
-    handlers = ["'unsafe-hashes'"] if found.handlers else []
+def policy(page: Inline, handlers: set[str]) -> str:
+    """What a page may load and run; the search page parses others, with all their handlers."""
+    hashes = sorted({f"'sha256-{_hash(text)}'" for text in {*page.scripts, *handlers}})
+    allowed = ["'unsafe-hashes'"] if handlers else []
     # MathJax and the theme set styles in the page; a style computes nothing.
     rules = {
         "default-src": ["'self'"],
-        "script-src": ["'self'", *handlers, *hashes],
+        "script-src": ["'self'", *allowed, *hashes],
         "style-src": ["'self'", "'unsafe-inline'"],
         "img-src": ["'self'", "data:"],
         "font-src": ["'self'", "data:"],
@@ -132,11 +131,15 @@ def write_policies(app, error) -> None:
     """Give every page its policy."""
     if error or app.builder.format != "html":
         return
-    for path in Path(app.outdir).rglob("*.html"):
-        page = path.read_text()
-        if "<head>" in page and "Content-Security-Policy" not in page:
-            tag = f'<meta http-equiv="Content-Security-Policy" content="{policy(page)}">'
-            path.write_text(page.replace("<head>", f"<head>\n{tag}", 1))
+    pages = {path: path.read_text() for path in Path(app.outdir).rglob("*.html")}
+    found = {path: Inline(page) for path, page in pages.items()}
+    handlers = {text for inline in found.values() for text in inline.handlers}
+    for path, page in pages.items():
+        text = (
+            f'<meta http-equiv="Content-Security-Policy" content="{policy(found[path], handlers)}">'
+        )
+        page = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>\n?', "", page)
+        path.write_text(page.replace("<head>", f"<head>\n{text}", 1))
 
 
 def setup(app) -> dict:

@@ -20,7 +20,7 @@ from ntkcourse.sliders import _alt_text, _in_notebook, _png, _publish, value_tex
 PLACES = 12
 """The most data points a reader can set; empty places have mask 0."""
 MODULES = ("live_networks", "live_training", "live_kernels", "live_particles")
-FRAMES = 400
+FRAMES = 2000
 """The most frames that Python computes for one picture."""
 
 
@@ -133,7 +133,7 @@ def live(name: str) -> None:
     if _in_notebook():
         from ntkcourse import live_drawing
 
-        data = live_drawing.widgets(session, picture, size) | data
+        data = live_drawing.widgets(session, picture, size)._repr_mimebundle_() | data
     _publish(data, {})
 
 

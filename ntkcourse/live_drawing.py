@@ -50,7 +50,7 @@ def _draw(ax, panel, layer, look, values, points):
         ax.plot(*np.reshape(points, (-1, 2)).T, **look, zorder=5, label=words)
 
 
-def widgets(session: Any, first: bytes, size: tuple[int, int]) -> dict:
+def widgets(session: Any, first: bytes, size: tuple[int, int]) -> Any:
     """The figure with a slider or a menu per control; the data are moved one point at a time."""
     import ipywidgets
 
@@ -96,7 +96,7 @@ def widgets(session: Any, first: bytes, size: tuple[int, int]) -> dict:
         controls.append(button("New draw", again))
     if figure.points:
         controls.append(_data(session, lambda: redraw(None if figure.restart else 1), button))
-    return ipywidgets.VBox([image, sentence, *controls])._repr_mimebundle_()
+    return ipywidgets.VBox([image, sentence, *controls])
 
 
 def _data(session, redraw, button):

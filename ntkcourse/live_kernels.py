@@ -82,7 +82,7 @@ def modes():
         flow = fit(line())
         share = jnp.sum(left**2) / jnp.maximum(jnp.sum(start**2), 1e-12)
         return {
-            "fit": flow, "start": start, "left": left, "share": 100 * share,
+            "fit": flow, "start": start, "left": left, "share": jnp.round(100 * share, 2),
             "top": values[-1], "limit": kernels.gradient_flow(k, x, y, jnp.inf)(line()),
         }  # fmt: skip
 
@@ -124,17 +124,16 @@ def random_features():
 
     def see(i):
         x, y = given(i)
-        first = jnp.arange(MOST) < i["m"]
-
-        def estimate(p, q):  # ⟨φ(x), φ(y)⟩ has 1/MOST inside
-            a, b = (phi((z[1:] / i["lengthscale"])[None])[0] for z in (p, q))
-            return p[0] * q[0] * jnp.sum(jnp.where(first, a * b, 0)) * MOST / i["m"]
-
-        exact = masked(kernels.rbf(i["lengthscale"]))
-        zero = jnp.array([[1.0, 0.0]])
-        ridge = i["noise"] ** 2
-        fits = [kernels.ridge_regression(k, x, y, ridge)(line()) for k in (exact, estimate)]
-        shapes = [kernels.gram(k, line(), zero)[:, 0] for k in (exact, estimate)]
+        new = jnp.concatenate([x, line(), jnp.array([[1.0, 0.0]])])
+        first = jnp.sqrt(MOST / i["m"]) * (jnp.arange(MOST) < i["m"])  # φ has 1/√MOST inside
+        map_x, map_new = (z[:, :1] * phi(z[:, 1:] / i["lengthscale"]) * first for z in (x, new))
+        exact = kernels.gram(masked(kernels.rbf(i["lengthscale"])), new, x)
+        origin = kernels.gram(masked(kernels.rbf(i["lengthscale"])), new, new[-1:])
+        n, fits = len(x), []
+        for K in (exact, map_new @ map_x.T):
+            path, _ = kernels.ridge_path(K[:n], K[n:-1], y, i["noise"][None] ** 2)
+            fits.append(path[0])
+        shapes = [K[n:-1, 0] for K in (origin, map_new @ map_new[-1:].T)]
         return {
             "fit": fits[0], "near": fits[1], "kernel": shapes[0], "estimate": shapes[1],
             "gap": jnp.sqrt(jnp.mean((fits[0] - fits[1]) ** 2)),

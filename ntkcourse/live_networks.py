@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from ntkcourse import infinite, kernels, networks, training
 from ntkcourse.live import Choice, Figure, Layer, Panel, Slider, steps
 
-GRID = 161
+GRID = 121
 SIDE = (-3.14159265, 3.14159265)
 DATA = ((-2.4, 0.9), (-1.5, -0.6), (-0.4, 0.2), (0.5, 1.1), (1.9, -0.9))
 
@@ -84,7 +84,7 @@ def members(activation, depth):
         def train(s):
             loss = lambda s: squared(lambda x: apply(layers(s), x), i)  # noqa: E731
             moved = training.path(loss, s, steps=STEPS, every=STEPS, learning_rate=rate).params
-            return moved, apply(layers(moved), on_circle(grid()[::2]))
+            return moved, apply(layers(moved), on_circle(grid()))
 
         state = {k: i[k] for k in MEMBERS}
         state, curves = jax.vmap(train)(state)

@@ -110,7 +110,7 @@ POTENTIAL = Figure(
     title="A cloud flows in a landscape that you shape",
     alt="A hilly curve, the potential, shaped by five handles; sixty particles have slid down"
     " and lie spread out in its valleys.",
-    say="Time {now}, energy {energy}: along the flow it never grows.",
+    say="Time {now}, energy {energy}; while V stays as it is, the energy never grows.",
     panels=(
         Panel(PLAIN, (-2, 3), ("position x", "potential V"), (
             Layer("line", ("V",), "guide", "the potential V"),
@@ -119,7 +119,7 @@ POTENTIAL = Figure(
         )),
     ),
     controls={
-        "push": Slider("repulsion", (0.0, *steps(0.1, 4, 24, log=True)), 20),
+        "push": Slider("repulsion", (0.0, *steps(0.2, 12, 24, log=True)), 20),
         "speed": Slider("time per second", steps(0.1, 3, 16, log=True), 9),
     },
     step=in_potential, points=((-2.4, 1.6), (-1.2, -0.9), (0.1, 1.2), (1.3, -1.3), (2.4, 1.5)),

@@ -163,7 +163,7 @@ ALPHA = Figure(
         )),
     ),
     controls={
-        "t": Slider("training time t", (0.0, *steps(0.02, 40, 40, log=True)), 40),
+        "t": Slider("training time t", (0.0, *steps(0.02, 20, 40, log=True)), 40),
         "alpha": Slider("scale α", steps(0.05, 20, 27, log=True), 4),
     },
     step=scaled, points=DATA, time="t", random={"w": (NEURONS, 2), "a": (1, NEURONS)},

@@ -24,6 +24,8 @@ MODULES = sorted(path.stem for path in (ROOT / "ntkcourse").glob("[!_]*.py"))
 TESTS = {
     "descent": "training", "jaxprs": "structure", "products": "structure",
     "plans": "transport", "sliders": "figures", "evidence": "claims",
+    "live_drawing": "live", "live_kernels": "live",
+    "live_networks": "live", "live_particles": "live", "live_training": "live",
 }  # fmt: skip
 LIMIT = 600  # seconds after which a mutant counts as killed: it made a loop endless
 

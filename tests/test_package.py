@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted(path.stem for path in (ROOT / "ntkcourse").glob("*.py"))
-BOOK = {"claims", "evidence", "figures", "sliders"}
+LIVE = {name for name in MODULES if name.startswith("live")}
+BOOK = {"claims", "evidence", "figures", "sliders"} | LIVE
 CORE = [name for name in MODULES if name not in BOOK and name != "__init__"]
 OTHERS = {"matplotlib", "ipywidgets", "IPython", "sklearn", "ot", "optax", "diffrax", "tqdm"}
 

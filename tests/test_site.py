@@ -424,6 +424,57 @@ def test_print_shows_the_frame_and_hides_the_controls(visit):
     assert not tab.locator(".explore-controls").first.is_visible()
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_a_policy_forbids_to_make_code_from_text(site, page):
+    [text] = re.findall(
+        r'<head>\s*<meta http-equiv="Content-Security-Policy" content="([^"]+)"',
+        (site / f"{page}.html").read_text(),
+    )
+    rules = {rule.split()[0]: rule.split()[1:] for rule in text.split("; ")}
+    assert "'self'" in rules["script-src"]
+    assert not {"'unsafe-eval'", "'unsafe-inline'", "*"} & {*rules["script-src"]}
+    assert rules["object-src"] == ["'none'"]
+
+
+@pytest.mark.browser
+def test_the_policy_is_in_force(browser, address):
+    tab = browser.new_page()
+    tab.goto(f"{address}/chapters/index.html")
+    attempt = "() => { try { (0, eval)('1'); return 'ran'; } catch (error) { return error.name; } }"
+    assert tab.evaluate(attempt) == "EvalError"
+    tab.close()
+
+
+@pytest.mark.browser
+def test_a_program_is_loaded_when_its_figure_comes_near(visit):
+    tab = visit("chapters/how-live")
+    loaded = "() => performance.getEntriesByType('resource').map(e => e.name.split('?')[0])"
+    figures = tab.locator("figure.live")
+    last = figures.last.get_attribute("data-live")
+    assert not any(name.endswith(f"/live/{last}.js") for name in tab.evaluate(loaded))
+    figures.last.scroll_into_view_if_needed()
+    tab.wait_for_function("() => [...document.querySelectorAll('figure.live')].at(-1).live.took")
+    assert any(name.endswith(f"/live/{last}.js") for name in tab.evaluate(loaded))
+
+
+@pytest.mark.browser
+def test_a_page_with_live_figures_stays_small_and_does_not_jump(visit, site):
+    import gzip
+
+    for page in ("chapters/index", "chapters/how-live"):
+        names = re.findall(
+            r'data-program="[./]*(_static/[^?"]+)', (site / f"{page}.html").read_text()
+        )
+        assert names
+        scripts = [site / name for name in names] + [site / "_static/live.js"]
+        assert sum(len(gzip.compress(path.read_bytes())) for path in scripts) < 300_000
+    tab = visit("chapters/index")
+    shift = """() => new Promise(done => new PerformanceObserver(list => done(
+        list.getEntries().reduce((sum, e) => sum + e.value, 0))).observe(
+        {type: 'layout-shift', buffered: true}) || setTimeout(() => done(0), 500))"""
+    assert tab.evaluate(shift) < 0.1  # the bound that browsers call good
+
+
 @pytest.fixture
 def stage(browser):
     """A bare page with one exploration and the site's script, for what no chapter may show yet."""

@@ -21,6 +21,9 @@
     return String(Number(value.toPrecision(3))).replace(/-/g, "−");
   }
 
+  // "σ_w" with its index below the line
+  const indexed = (label) => label.split(/(_\w)/).map((part) => (part[0] === "_" ? make("sub", {}, part[1]) : part));
+
   // mulberry32, then Box and Muller: the same numbers as ntkcourse.live.normals
   function normals(seed, count) {
     let a = seed | 0;
@@ -144,7 +147,7 @@
   // Data that the reader moves: drag, arrow keys, double click or button to add, Delete to remove
   class Data {
     constructor(panel, start, places, changed) {
-      Object.assign(this, { panel, places, changed, held: null, last: null });
+      Object.assign(this, { panel, places, changed, held: null, last: null, fixed: start.length === 1 });
       this.points = start.map(([x, y]) => this.point(x, y));
       const { svg } = panel;
       const where = (event) => {
@@ -195,7 +198,7 @@
       event.preventDefault();
     }
     add(x, y) {
-      if (this.points.length === this.places) return;
+      if (this.points.length === this.places || this.fixed) return;
       const point = this.point(x, y);
       this.points.push(point);
       this.show();
@@ -236,7 +239,7 @@
       this.panels = spec.panels.map((panel, k) => new Panel(panel, `live-${number}-${k}`));
       const stage = make("div", { class: "live-stage" }, ...this.panels.map((p) => make("div", {}, p.svg)));
       const keys = spec.panels.flatMap((panel) => panel.layers.filter((layer) => layer.label).map((layer) =>
-        make("span", { class: `live-key look-${layer.look} kind-${layer.kind}` }, layer.label)));
+        make("span", { class: `live-key look-${layer.look} kind-${layer.kind}` }, layer.label + (layer.label === "data" ? ": drag it" : ""))));
       this.controls = Object.fromEntries(spec.controls.map((control) => [control.name, this.control(control)]));
       this.buttons = make("div", { class: "live-buttons" });
       this.caption = make("figcaption", { class: "live-text" }, "\u00a0");
@@ -247,8 +250,9 @@
       const panel = this.panels.find((p) => p.spec.layers.some((layer) => layer.kind === "handles"));
       if (panel) {
         this.data = new Data(panel, spec.points, spec.places, () => this.change());
-        this.button("Add a point", () => this.data.add((panel.spec.x[0] + panel.spec.x[1]) / 2, (panel.spec.y[0] + panel.spec.y[1]) / 2));
-        this.button("Remove a point", () => this.data.remove());
+        // a single handle is a parameter, not data
+        if (spec.points.length > 1) this.button("Add a point", () => this.data.add((panel.spec.x[0] + panel.spec.x[1]) / 2, (panel.spec.y[0] + panel.spec.y[1]) / 2));
+        if (spec.points.length > 1) this.button("Remove a point", () => this.data.remove());
       }
       figure.setAttribute("role", "group");
       figure.setAttribute("aria-label", spec.title);
@@ -292,7 +296,7 @@
       };
       input.addEventListener("input", () => { if (this.playing && spec.name === this.spec.time) this.toggle(); control.changed(); });
       show();
-      control.element = make("label", { class: spec.slider ? "slider" : "choice" }, make("span", {}, spec.label), input, ...(spec.slider ? [output] : []));
+      control.element = make("label", { class: spec.slider ? "slider" : "choice" }, make("span", {}, ...indexed(spec.label)), input, ...(spec.slider ? [output] : []));
       return control;
     }
     // the programs have arrived
