@@ -29,6 +29,7 @@ help:  ## show this list
 test: .venv/.stamp  ## check style, run every test and every notebook
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
+	$(PY) -m ruff check --select F821 chapters/*.ipynb homework/*/*.ipynb
 	$(PYTEST) tests --cov --cov-report=term --cov-fail-under=95
 	$(NOTEBOOKS) $(PYTEST) chapters -p book.cores -p book.pixels --nbval --nbval-sanitize-with book/nbval.cfg
 

@@ -26,6 +26,7 @@ from ntkcourse.claims import KINDS
 from ntkcourse.claims import MIME as CLAIM
 
 VERDICTS = ("right", "repaired", "erratum", "hypothesis missing", "opinion")
+SORTS = ("mathematical", "typographical")
 FIELDS = {
     "printed": "Printed",
     "holds": "Holds",
@@ -64,6 +65,11 @@ def register(root: Path) -> dict[str, dict]:
         if missing or unknown or entry["verdict"] not in VERDICTS:
             raise ValueError(
                 f"claims.yml, {name}: missing {missing}, unknown {unknown}, {entry.get('verdict')}"
+            )
+        if "sort" in entry and (page_of(name) != "errata" or entry["sort"] not in SORTS):
+            raise ValueError(
+                f"claims.yml, {name}: expected sort of an erratum as one of {', '.join(SORTS)}, "
+                f"got {entry['sort']!r}"
             )
     return entries
 
@@ -239,6 +245,8 @@ class Ledger(SphinxDirective):
         summary = f"{len(entries)} entries, {done} of them measured."
         if wanted == "ledger":
             summary += by_kind([r for rows in measured.values() for r in rows])
+        else:
+            summary += by_sort(entries)
         return [nodes.paragraph(summary, summary), filters(entries, titles), rows]
 
     def row(
@@ -262,6 +270,8 @@ class Ledger(SphinxDirective):
         origin = nodes.paragraph(
             "", "", verdict, nodes.Text(f" · {source or 'this book'}"), classes=["ledger-source"]
         )
+        if "sort" in entry:
+            origin += nodes.Text(f" · {entry['sort']}")
         if name != entry["of"]:
             origin += [nodes.Text(" · "), link(entry["of"], nodes.Text(entry["of"]))]
         origin += nodes.inline(
@@ -407,6 +417,16 @@ def by_kind(measured: list[dict]) -> str:
         if count
     ]
     return f" Checks: {', '.join(parts)}." if parts else ""
+
+
+def by_sort(entries: dict) -> str:
+    """How many errata are mathematical and how many slips of the pen, in words."""
+    right = sum(entry["verdict"] == "right" for entry in entries.values())
+    counts = {sort: sum(e.get("sort") == sort for e in entries.values()) for sort in SORTS}
+    parts = [f"{count} {sort}" for sort, count in counts.items() if count]
+    if right:
+        parts.append(f"{right} right after all")
+    return f" {', '.join(parts)}." if parts else ""
 
 
 def filters(entries: dict, titles: dict) -> nodes.raw:

@@ -22,12 +22,14 @@ from pathlib import Path
 import jupytext
 import nbformat
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 from ntkcourse.claims import MIME as CLAIM
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDGET = "application/vnd.jupyter.widget-view+json"
+# A cell that raises, hangs or kills its kernel, and a disk that is full
+STOPPED = (CellExecutionError, CellTimeoutError, DeadKernelError, OSError)
 # What the site knows how to render; anything else would silently disappear from a page.
 MIME_TYPES = {"text/plain", "text/html", "image/png", CLAIM}
 
@@ -39,15 +41,15 @@ def chapters(root: Path = ROOT) -> list[Path]:
 
 
 def key(chapter: nbformat.NotebookNode, root: Path = ROOT) -> str:
-    """What the outputs of a chapter depend on: its code, the package's code, the pins.
+    """What the outputs of a chapter depend on: its code, the modules that it imports, the pins.
 
-    The chapter's prose, and comments and docstrings of the package, are left out: to reword them
-    runs nothing again.
+    The chapter's prose, modules that it does not reach, and comments and docstrings of the package
+    are left out: to change them runs nothing again.
     """
     cells = [cell.source for cell in chapter.cells if cell.cell_type == "code"]
     digest = hashlib.sha256(json.dumps(cells).encode())
     shows_live = any("figures.live(" in cell for cell in cells)
-    for module in sorted((root / "ntkcourse").rglob("*.py")):
+    for module in reached(cells, root / "ntkcourse"):
         if module.stem.startswith("live") and not shows_live:
             continue
         digest.update(module.name.encode() + _code(module.read_text()).encode())
@@ -57,6 +59,45 @@ def key(chapter: nbformat.NotebookNode, root: Path = ROOT) -> str:
             "\n".join(filter(None, (line.split("#")[0].strip() for line in lines))).encode()
         )
     return digest.hexdigest()[:16]
+
+
+def reached(cells: list[str], package: Path) -> list[Path]:
+    """The modules of the package that code cells import, and what these import in turn."""
+    modules = {path.stem: path for path in sorted(package.glob("*.py"))}
+    # Lines for IPython are no Python; they import nothing of ours.
+    sources = [re.sub(r"^(\s*)[%!].*$", r"\1pass", cell, flags=re.MULTILINE) for cell in cells]
+    found, waiting = {"__init__"} & set(modules), sources
+    while waiting:
+        named = _imported(waiting.pop(), package.name)
+        if named is None or not named <= set(modules):  # the package as a whole, or what it exports
+            return list(modules.values())
+        waiting += [modules[name].read_text() for name in sorted(named - found)]
+        found |= named
+    return [modules[name] for name in sorted(found)]
+
+
+def _imported(source: str, package: str) -> set[str] | None:
+    """The modules of a package that some code names; None if that is not to be seen."""
+    names: set[str] = set()
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return None if package in source else names
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            paths = [alias.name.split(".") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and (node.level or node.module):
+            head = ([package] if node.level else []) + (node.module or "").split(".")
+            head = [part for part in head if part]
+            paths = [[*head, alias.name] for alias in node.names]
+        else:
+            continue
+        for path in paths:
+            if path[0] == package and path[1:2] != ["*"]:
+                names.update(path[1:2] or {""})
+            elif path[0] == package:
+                names.add("")
+    return names
 
 
 def _code(text: str) -> str:
@@ -151,7 +192,7 @@ def serialised(notebook: nbformat.NotebookNode) -> str:
 
 def write(path: Path, text: str) -> None:
     """Replace a file in one step, so that an interrupted run leaves the old one."""
-    draft = path.with_suffix(".tmp")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # another run may write the same file
     try:
         draft.write_text(text)
         os.replace(draft, path)
@@ -250,10 +291,11 @@ def main(arguments: list[str] | None = None) -> int:
         start = time.monotonic()
         try:
             write(stored, serialised(run(source)))
-        except CellExecutionError as error:
+        except STOPPED as error:
             failed += 1
             print(
-                f"{source.name}: stopped, the stored notebook is unchanged\n{error}",
+                f"{source.name}: stopped, the stored notebook is unchanged\n"
+                f"{type(error).__name__}: {error}",
                 file=sys.stderr,
             )
             continue

@@ -145,6 +145,18 @@ def add_metadata(app, pagename: str, templatename: str, context: dict, doctree) 
     context["metatags"] = context.get("metatags", "") + "\n".join(tags)
 
 
+def mend_signatures(app, pagename: str, templatename: str, context: dict, doctree) -> None:
+    """Sphinx puts long signatures into lists of definitions that define nothing."""
+
+    def flat(match: re.Match) -> str:
+        lines = match[2].replace("<dd>", '<span class="parameter">').replace("</dd>", "</span>")
+        return f"{match[1]}{lines}"
+
+    pattern = r'(<span class="sig-paren">\(</span>)\s*<dl>(.*?)</dl>\s*(?=<span class="sig-paren">)'
+    if "body" in context:
+        context["body"] = re.sub(pattern, flat, context["body"], flags=re.DOTALL)
+
+
 def add_source_download(app, pagename: str, templatename: str, context: dict, doctree) -> None:
     """Offer the text source of a chapter beside its notebook."""
     source = Path(app.srcdir) / f"{pagename}.md"
@@ -262,6 +274,7 @@ def setup(app) -> dict:
     app.connect("doctree-read", move_captions)
     app.connect("doctree-resolved", unpack_frames)
     app.connect("html-page-context", add_metadata)
+    app.connect("html-page-context", mend_signatures)
     # After the theme has made its own buttons, at 501.
     app.connect("html-page-context", add_source_download, priority=600)
     app.connect("build-finished", copy_mathjax)

@@ -92,6 +92,11 @@ def _grade(options: argparse.Namespace) -> int:
         return _planned(
             options, grade.Marking(found, "", limits, options.unsafe, options.assignment)
         )
+    with report.alone(options.out):
+        return _mark(options, found, limits)
+
+
+def _mark(options: argparse.Namespace, found: dict[str, masters.Master], limits: Limits) -> int:
     seed = batch.seed_of(options.out, options.seed)
     marking = grade.Marking(found, seed, limits, options.unsafe, options.assignment)
     marks = report.written_marks(options.written) if options.written else {}

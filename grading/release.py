@@ -15,7 +15,6 @@ from pathlib import Path
 import nbformat
 import yaml
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
 
 from book import notebooks
 
@@ -169,9 +168,9 @@ def main(options: argparse.Namespace) -> int:
             continue
         try:
             done = release(found[name], ROOT / "_build/homework", options.force)
-        except (MasterError, CellExecutionError) as error:
+        except (MasterError, *notebooks.STOPPED) as error:
             failed += 1
-            done = f"stopped, the starter is unchanged\n{error}"
+            done = f"stopped, the starter is unchanged\n{type(error).__name__}: {error}"
         print(f"{name}: {done}")
     page = options.homework / "index.md"
     if not failed and page.exists():

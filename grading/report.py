@@ -1,12 +1,15 @@
 """Write marks: a record per submission, a page for the student, results for Gradescope, a table."""
 
+import contextlib
 import csv
+import fcntl
 import hashlib
 import html
 import io
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 STYLE = """
@@ -35,13 +38,27 @@ def private(folder: Path) -> None:
 def write(path: Path, text: str, mode: int = 0o644) -> None:
     """Replace a file in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".tmp")
+    draft = path.with_name(f".{path.name[:200]}.{os.getpid()}.tmp")
     draft.unlink(missing_ok=True)
-    with open(
-        os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8"
-    ) as f:
-        f.write(text)
-    os.replace(draft, path)
+    try:
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Refuse a second run into the same folder; the lock ends with the process."""
+    private(out)
+    with (out / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"expected no other run into {out}, but one is under way") from None
+        yield
 
 
 def file_name(student: str, assignment: str) -> str:

@@ -19,7 +19,7 @@ from ntkcourse.sliders import _alt_text, _in_notebook, _png, _publish, value_tex
 
 PLACES = 12
 """The most data points a reader can set; empty places have mask 0."""
-MODULES = ("live_networks", "live_kernels", "live_particles")
+MODULES = ("live_networks", "live_training", "live_kernels", "live_particles")
 FRAMES = 400
 """The most frames that Python computes for one picture."""
 

@@ -43,9 +43,9 @@ def _draw(ax, panel, layer, look, values, points):
         ax.plot(*values[0][sign].T, **mark, color=look["color"], label=words)
         ax.plot(*values[0][~sign].T, **mark, color=look["color"], markerfacecolor="white")
     elif layer.kind == "bars":
-        ax.bar(
-            1 + np.arange(len(values[0])), values[0], color=look["color"], width=0.7, label=words
-        )
+        alpha = 0.4 if layer.look == "guide" else 1
+        places = 1 + np.arange(len(values[0]))
+        ax.bar(places, values[0], color=look["color"], width=0.7, alpha=alpha, label=words)
     else:
         ax.plot(*np.reshape(points, (-1, 2)).T, **look, zorder=5, label=words)
 

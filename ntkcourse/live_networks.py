@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from ntkcourse import infinite, kernels, networks, tangent, training
+from ntkcourse import infinite, kernels, networks, training
 from ntkcourse.live import Choice, Figure, Layer, Panel, Slider, steps
 
 GRID = 161
@@ -123,88 +123,4 @@ WELCOME = Figure(
     see=ensemble, step=members, points=DATA, random=MEMBERS, zeros={"now": ()}, time="t",
 )  # fmt: skip
 
-
-# A real network, its linearisation and the limit, by the same gradient descent
-
-WIDEST, PATH = 512, 10
-
-
-def descent():
-    """A network of one hidden layer, its linearisation and the infinite one, a few steps on."""
-    _, apply = networks.mlp((2, WIDEST, 1), "relu", 2**0.5, 0.3)
-    k = infinite.ntk(2, "relu", 2**0.5, 0.3)
-
-    def step(i):
-        width = i["m"].astype(int)
-
-        def f(theta, x):
-            return apply(theta, x, width=width)
-
-        start = _layers(i["w"], i["b"], i["a"], i["e"])
-        linear = tangent.linearize(f, start)
-        rate = 0.4 / (largest(k, i) + 1e-9)
-        rate = jnp.minimum(rate, jnp.maximum(i["t"] - i["now"], 0) / PATH)
-
-        def train(model, names):
-            loss = lambda d: squared(lambda x: model(_layers(*_moved(i, d)), x), i)  # noqa: E731
-            change = tuple(i[name] for name in names)
-            change = training.path(loss, change, steps=PATH, every=PATH, learning_rate=rate).params
-            curve = model(_layers(*_moved(i, change)), on_circle(grid()))
-            return dict(zip(names, change, strict=True)), curve
-
-        net, network = train(f, NET)
-        lin, linearised = train(linear, LIN)
-        x, new = marked(i["x"], i["mask"]), marked(grid(), jnp.ones(GRID))
-        K, K_new = (kernels.gram(masked(k), z, x) for z in (x, new))
-        residual = i["mask"] * (i["y"] - f(start, on_circle(i["x"]))) - i["limit_x"]
-        both = jnp.concatenate([K, K_new])
-        learned = kernels.descent_path(K, both, residual, rate, PATH)[-1]
-        limit_x, limit = i["limit_x"] + learned[: len(x)], i["limit"] + learned[len(x) :]
-        curve = f(start, on_circle(grid())) + limit
-        now = i["now"] + PATH * rate
-        left = jnp.where(now < i["t"] * (1 - 1e-9), i["t"] - now, 0)
-        gap = jnp.sqrt(jnp.mean((network - linearised) ** 2))
-        return {
-            **{name: i[name] for name in ("w", "b", "a", "e")}, **net, **lin,
-            "limit_x": limit_x, "limit": limit, "now": now, "left": left, "gap": gap,
-            "far": jnp.sqrt(jnp.mean((network - curve) ** 2)),
-            "network": network, "linearised": linearised, "infinite": curve,
-        }  # fmt: skip
-
-    return step
-
-
-def _layers(w, b, a, e):
-    return [networks.Layer(w, b), networks.Layer(a, e)]
-
-
-def _moved(i, change):
-    return [i[name] + d for name, d in zip(("w", "b", "a", "e"), change, strict=True)]
-
-
-NET, LIN = ("net_w", "net_b", "net_a", "net_e"), ("lin_w", "lin_b", "lin_a", "lin_e")
-PARTS = {"w": (WIDEST, 2), "b": (WIDEST,), "a": (1, WIDEST), "e": (1,)}
-TRAIN = Figure(
-    title="One network, its linearisation, and the limit of infinite width",
-    alt="Three curves through five data points after training: a network of width 64, its"
-    " linearisation at the start, and the infinitely wide network with the same start.",
-    say="Width {m}, time {now}: the network is {gap} from its linearisation and {far} from the"
-    " limit (root mean square).",
-    panels=(
-        Panel(SIDE, (-3, 3), ANGLE, (
-            Layer("line", ("infinite",), "kernel", "infinite width, same start"),
-            Layer("line", ("linearised",), "linear", "linearised at the start"),
-            Layer("line", ("network",), "network", "the network, trained"),
-            Layer("handles", (), "data", "data"),
-        )),
-    ),
-    controls={
-        "t": Slider("training time t", (0.0, *steps(0.02, 20, 40, log=True)), 40),
-        "m": Slider("width m", (4, 8, 16, 32, 64, 128, 256, 512), 4),
-    },
-    step=descent, points=DATA, random=PARTS, time="t",
-    zeros=dict(zip((*NET, *LIN), 2 * list(PARTS.values()), strict=True))
-    | {"limit_x": (12,), "limit": (GRID,), "now": ()},
-)  # fmt: skip
-
-FIGURES = {"welcome": WELCOME, "ntk-train": TRAIN}
+FIGURES = {"welcome": WELCOME}

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from ntkcourse import flows
+from ntkcourse import flows, kernels
 from ntkcourse.live import Choice, Figure, Layer, Panel, Slider, steps
-from ntkcourse.live_networks import ANGLE, DATA, SIDE, grid, on_circle
+from ntkcourse.live_networks import ANGLE, DATA, SIDE, grid, masked, on_circle
 
 NEURONS = 200
 
@@ -60,4 +60,130 @@ NETWORK = Figure(
     first=300,
 )  # fmt: skip
 
-FIGURES = {"mf-network": NETWORK}
+
+# A cloud in a landscape that the reader shapes
+
+CLOUD, GRID = 60, 161
+PLAIN = (-3.0, 3.0)
+
+
+def landscape(i):
+    """A smooth potential through the handles, with walls far out."""
+    x = jnp.stack([i["mask"], i["x"]], 1)
+    through = kernels.ridge_regression(masked(kernels.rbf(0.7)), x, i["mask"] * i["y"], 1e-3)
+
+    def V(z):  # noqa: N802
+        return through(jnp.concatenate([jnp.ones(1), z])[None])[0] + jnp.sum(z**4) / 200
+
+    return V
+
+
+def in_potential():
+    """Particles that slide down V and push each other away, a moment later."""
+
+    def step(i):
+        V = landscape(i)
+
+        def repel(a, b):
+            return jnp.exp(-jnp.sum((a - b) ** 2) / 0.32)
+
+        pushing = flows.interaction(repel)
+
+        def energy(particles, weights):
+            return flows.potential(V)(particles, weights) + i["push"] * pushing(particles, weights)
+
+        start = i["cloud_x"]
+        moved = flows.wasserstein_flow(energy, start, i["speed"][None] / 60, step=0.02)[-1]
+        weights = jnp.full(CLOUD, 1 / CLOUD)
+        grid = jnp.linspace(*PLAIN, GRID)
+        height = jax.vmap(V)(moved)
+        return {
+            "cloud_x": moved, "cloud": jnp.stack([moved[:, 0], height], 1),
+            "V": jax.vmap(lambda z: V(z[None]))(grid), "energy": energy(moved, weights),
+            "now": i["now"] + i["speed"] / 60,
+        }  # fmt: skip
+
+    return step
+
+
+POTENTIAL = Figure(
+    title="A cloud flows in a landscape that you shape",
+    alt="A hilly curve, the potential, shaped by five handles; sixty particles have slid down"
+    " and lie spread out in its valleys.",
+    say="Time {now}, energy {energy}: along the flow it never grows.",
+    panels=(
+        Panel(PLAIN, (-2, 3), ("position x", "potential V"), (
+            Layer("line", ("V",), "guide", "the potential V"),
+            Layer("dots", ("cloud",), "network", "particles"),
+            Layer("handles", (), "data", "handles"),
+        )),
+    ),
+    controls={
+        "push": Slider("repulsion", (0.0, *steps(0.1, 4, 24, log=True)), 20),
+        "speed": Slider("time per second", steps(0.1, 3, 16, log=True), 9),
+    },
+    step=in_potential, points=((-2.4, 1.6), (-1.2, -0.9), (0.1, 1.2), (1.3, -1.3), (2.4, 1.5)),
+    random={"cloud_x": (CLOUD, 1)}, zeros={"now": ()}, restart=False, first=45,
+)  # fmt: skip
+
+
+# Two ways from one cloud to another
+
+HILLS, WIDE = 240, 0.22
+
+
+def interpolation():
+    """Displacement, which moves mass, and mixture, which fades it out here and in there."""
+
+    def see(i):
+        z = jnp.linspace(*PLAIN, GRID)
+        level = (jnp.arange(HILLS) + 0.5) / HILLS
+        # handles below the line make the first cloud, those above it the second
+        clouds = [_quantiles(i, side, level) for side in (i["y"] < 0, i["y"] >= 0)]
+        # on the line the optimal map keeps the order, so quantiles go to quantiles
+        moved = (1 - i["t"]) * clouds[0] + i["t"] * clouds[1]
+        first, second, between = (_density(c, z) for c in (*clouds, moved))
+        square = jnp.mean((clouds[0] - clouds[1]) ** 2)
+        return {
+            "first": -first, "second": second, "moved": between,
+            "mixed": (1 - i["t"]) * first + i["t"] * second, "distance": jnp.sqrt(square),
+        }  # fmt: skip
+
+    return see
+
+
+def _quantiles(i, side, level):
+    """Quantiles of a cloud of equal hills under the handles of one side."""
+    z = jnp.linspace(-4, 4, 801)
+    heights = jnp.where(side & (i["mask"] > 0), jnp.abs(i["y"]) + 1e-3, 0)
+    heights = jnp.where(jnp.sum(heights) > 0, heights, jnp.ones_like(heights))
+    mass = jnp.sum(heights * jax.scipy.special.erf((z[:, None] - i["x"]) / (WIDE * 2**0.5)), 1)
+    share = 0.5 + 0.5 * mass / jnp.sum(heights)
+    return -4 + 0.01 * jnp.sum(share[None] < level[:, None], axis=1)
+
+
+def _density(cloud, z):
+    """A smooth picture of a cloud of points."""
+    bumps = jnp.exp(-0.5 * ((z[:, None] - cloud) / 0.1) ** 2)
+    return jnp.mean(bumps, axis=1) / (0.1 * (2 * jnp.pi) ** 0.5)
+
+
+GEODESIC = Figure(
+    title="Displacement or mixture?",
+    alt="Two clouds on a line, one drawn downwards and one upwards, and between them at half time"
+    " the displaced cloud, one hill in the middle, and the mixture, both hills at half height.",
+    say="Time {t}. The clouds are at Wasserstein distance {distance}.",
+    panels=(
+        Panel(PLAIN, (-2, 2), ("position x", "density"), (
+            Layer("line", ("first",), "guide", "the two clouds"),
+            Layer("line", ("second",), "guide"),
+            Layer("line", ("mixed",), "wrong", "mixture"),
+            Layer("line", ("moved",), "kernel", "displacement"),
+            Layer("handles", (), "data", "hills: drag them"),
+        )),
+    ),
+    controls={"t": Slider("time t", steps(0, 1, 51), 25)},
+    see=interpolation, points=((-2.0, -1.2), (1.2, 1.0), (2.2, 0.7)), time="t",
+)  # fmt: skip
+
+FIGURES = {"mf-network": NETWORK, "mf-potential": POTENTIAL, "mf-geodesic": GEODESIC}

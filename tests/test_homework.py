@@ -3,6 +3,7 @@
 The sample of `homework_sample` stands for those that are not written yet.
 """
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -83,6 +84,24 @@ def test_the_untouched_starter_gets_none(master, answers, name):
     assert marks(release.starter(one, {}, ""), one, answers(name)) == {t.name: 0 for t in one.tasks}
 
 
+@pytest.mark.parametrize("half", [0, 1])
+@each_assignment
+def test_wrong_solutions_lose_exactly_their_points(master, answers, name, half):
+    """Every other task wrong, then those between; one start each instead of one for every task."""
+    one = master(name)
+    wrong = {}
+    for task, _, notebook in masters.wrong_solutions(one):
+        wrong.setdefault(task.name, homework_alone.solution(one, task, notebook))
+    chosen = {task.name for task in one.tasks[half::2]}
+    notebook = copy.deepcopy(one.notebook)
+    for cell in notebook.cells:
+        if (task := masters.grade_id(cell).removeprefix("task-")) in chosen:
+            cell.source = wrong[task]
+    expected = {t.name: 0 if t.name in chosen else t.points for t in one.tasks}
+    assert marks(notebook, one, answers(name)) == expected
+
+
+@pytest.mark.soak  # by default several at once: see above
 @each_task
 def test_a_wrong_solution_loses_exactly_its_points(master, answers, name, task):
     one = master(name)

@@ -9,6 +9,8 @@ import io
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import jupytext
@@ -166,6 +168,28 @@ def test_a_register_with_a_fault_is_refused(tmp_path, change):
         ledger.register(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["E-02", "NTK-04"])
+def test_only_an_erratum_has_a_sort_and_it_is_a_known_one(tmp_path, name):
+    data = yaml.safe_load((ROOT / "chapters/claims.yml").read_text())
+    (data["errata"] if name == "E-02" else data["statements"])[name]["sort"] = "large"
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "chapters/claims.yml").write_text(yaml.safe_dump(data))
+    with pytest.raises(ValueError, match=f"{name}: expected sort of an erratum"):
+        ledger.register(tmp_path)
+
+
+def test_errata_are_counted_by_sort():
+    entries = {
+        "E-01": {"verdict": "erratum", "sort": "typographical"},
+        "E-02": {"verdict": "erratum", "sort": "mathematical"},
+        "E-03": {"verdict": "repaired", "sort": "mathematical"},
+        "E-04": {"verdict": "right"},
+        "E-05": {"verdict": "erratum"},
+    }
+    assert ledger.by_sort(entries) == " 2 mathematical, 1 typographical, 1 right after all."
+    assert ledger.by_sort({"E-05": {"verdict": "erratum"}}) == ""
+
+
 # The tool that writes notebooks
 
 
@@ -174,13 +198,20 @@ def small(tmp_path):
     """A repository with one chapter that takes no time."""
     (tmp_path / "chapters").mkdir()
     (tmp_path / "ntkcourse").mkdir()
-    (tmp_path / "ntkcourse/one.py").write_text('"""Doc."""\n\nONE = 1  # number\n')
+    (tmp_path / "ntkcourse/__init__.py").write_text('"""Nothing."""\n')
+    (tmp_path / "ntkcourse/one.py").write_text(
+        '"""Doc."""\n\nfrom ntkcourse.two import TWO\n\nONE = 1  # number\n'
+    )
+    (tmp_path / "ntkcourse/two.py").write_text("def two():\n    from . import three\n\nTWO = 2\n")
+    (tmp_path / "ntkcourse/three.py").write_text("THREE = 3\n")
+    (tmp_path / "ntkcourse/four.py").write_text("from ntkcourse import one\n\nFOUR = 4\n")
     (tmp_path / "requirements.txt").write_text("numpy==2.4.6\n")
     (tmp_path / "chapters/01-small.md").write_text(
         "---\njupytext:\n  text_representation:\n    format_name: myst\n    extension: .md\n"
         "kernelspec:\n  name: python3\n  display_name: Python 3\n---\n\n# Small\n\n"
         "```{code-cell} ipython3\nprint(1)\nprint(2)\n```\n\n"
-        "```{code-cell} ipython3\nprint(3)\n```\n"
+        "```{code-cell} ipython3\nif print(3):\n    %pip install x\n"
+        "    from ntkcourse import one\n```\n"
     )
     return tmp_path
 
@@ -201,6 +232,9 @@ def test_two_runs_give_the_same_bytes(small):
         ("chapters/01-small.md", "print(3)", "print(4)", True),
         ("chapters/01-small.md", "# Small", "# Smaller", False),
         ("ntkcourse/one.py", "ONE = 1", "ONE = 2", True),
+        ("ntkcourse/two.py", "TWO = 2", "TWO = 3", True),
+        ("ntkcourse/three.py", "THREE = 3", "THREE = 4", True),
+        ("ntkcourse/four.py", "FOUR = 4", "FOUR = 5", False),
         ("requirements.txt", "2.4.6", "2.4.7", True),
         ("ntkcourse/one.py", '"""Doc."""', '"""Other words,\n\nmore of them."""', False),
         ("ntkcourse/one.py", "\n\n", "\n# A comment\n", False),
@@ -214,6 +248,33 @@ def test_the_key_follows_source_code_and_pins(small, file, old, new, changes):
     assert old in text
     (small / file).write_text(text.replace(old, new))
     assert (notebooks.key(jupytext.read(source), small) != before) == changes
+
+
+@pytest.mark.parametrize(
+    ("code", "modules"),
+    [
+        ("import numpy\nprint('ntkcourse')", ["__init__"]),
+        ("from ntkcourse import one", ["__init__", "one", "three", "two"]),
+        ("from ntkcourse.three import THREE as t", ["__init__", "three"]),
+        ("import ntkcourse.two as t", ["__init__", "three", "two"]),
+        ("%time x = 1\n!ls\nfrom ntkcourse import three", ["__init__", "three"]),
+        # What is not to be seen counts as everything
+        ("import ntkcourse", None),
+        ("from ntkcourse import *", None),
+        ("from ntkcourse import exported", None),
+        ("from ntkcourse import three\nthree?", None),
+    ],
+)
+def test_the_modules_that_code_reaches(small, code, modules):
+    every = ["__init__", "four", "one", "three", "two"]
+    found = notebooks.reached([code], small / "ntkcourse")
+    assert [path.stem for path in found] == (modules or every)
+
+
+def test_no_module_of_the_package_is_found_at_run_time_only():
+    """Otherwise the key of a chapter could miss it."""
+    for path in (ROOT / "ntkcourse").glob("*.py"):
+        assert not re.search(r"import_module|__import__", path.read_text()), path.name
 
 
 def test_reworded_text_keeps_the_outputs(small, monkeypatch, capsys):
@@ -369,3 +430,25 @@ def test_a_line_before_the_first_part_of_a_lecture_is_refused(tmp_path):
     (tmp_path / "chapters/claims.yml").write_text(yaml.safe_dump(data, sort_keys=False))
     with pytest.raises(ValueError, match="NTK-04: no part of 000 holds line 5"):
         ledger.by_part(tmp_path, "000")
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "rule"),
+    [
+        ("import os", [], "F401"),
+        ("value = lambda: missing", ["--select", "F821"], "F821"),
+        ("x = {1: 2, 1: 3}", [], "F601"),
+        ("print(1)", [], None),
+    ],
+)
+def test_code_in_notebooks_is_linted(tmp_path, code, options, rule):
+    cell = nbformat.v4.new_code_cell(code)
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "chapters/a.ipynb").write_text(
+        nbformat.writes(nbformat.v4.new_notebook(cells=[cell]))
+    )
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    ruff = [sys.executable, "-m", "ruff", "check", "--no-cache", *options, "."]
+    done = subprocess.run(ruff, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == bool(rule)
+    assert (rule or "passed") in done.stdout

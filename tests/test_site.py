@@ -340,7 +340,8 @@ MARK_ONE_OF_EACH_COLOUR = """() => {
 
 
 @pytest.mark.browser
-def test_accessible_in_light_and_dark(desk):
+def test_accessible_in_light_and_dark(desk, page):
+    """Formulas are made by MathJax, alike everywhere: one page with hundreds stands for all."""
     from axe_playwright_python.sync_playwright import Axe
 
     def violations(context=None, **options):
@@ -355,9 +356,14 @@ def test_accessible_in_light_and_dark(desk):
             for node in v["nodes"]
         ]
 
-    assert violations(rules={"color-contrast": {"enabled": False}}) == []
-    # Formulas have the colour of the text around them.
+    without_contrast = {"color-contrast": {"enabled": False}}
+    if page == "chapters/05-convergence":
+        assert desk.locator("mjx-container").count() > 100
+        assert violations(rules=without_contrast) == []
+    # For contrast they do not matter either: they have the colour of the text around them.
     desk.evaluate("() => document.querySelectorAll('mjx-container').forEach(m => m.remove())")
+    if page != "chapters/05-convergence":
+        assert violations(rules=without_contrast) == []
     for theme in ("light", "dark"):
         desk.emulate_media(color_scheme=theme)
         desk.wait_for_function(

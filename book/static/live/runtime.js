@@ -10,7 +10,7 @@ const rt = {
   },
   erfc(x) {
     if (Math.abs(x) < 0.5) return 1 - rt.erf(x);
-    if (x > 27) return 0;
+    if (!(x < 27)) return Number.isNaN(x) ? x : 0;
     return x > 0 ? Math.exp(-x * x) * rt.erfcx(x) : 2 - rt.erfc(-x);
   },
   erf(x) {
