@@ -23,7 +23,7 @@ MODULES = sorted(path.stem for path in (ROOT / "ntkcourse").glob("[!_]*.py"))
 # Modules that have no tests of their own are tested where they are used.
 TESTS = {
     "descent": "training", "jaxprs": "structure", "products": "structure",
-    "plans": "transport", "sliders": "figures",
+    "plans": "transport", "processes": "regression", "sliders": "figures",
 }  # fmt: skip
 LIMIT = 600  # seconds after which a mutant counts as killed: it made a loop endless
 
