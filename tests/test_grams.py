@@ -48,7 +48,7 @@ def test_matvec_stores_no_matrix():
     assert memory.temp_size_in_bytes < 400e6  # 1.6 GB is one matrix
 
 
-def test_matvec_of_images_and_its_errors():
+def test_matvec_of_images_and_its_errors(user):
     x = normal(5, 3, 3, 1)
     k = convolution.ntk(2)
     np.testing.assert_allclose(
