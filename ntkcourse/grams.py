@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 from ntkcourse import checks
-from ntkcourse.tiles import Function, as_kernel, block, fill, tile_size
+from ntkcourse.tiles import Function, as_kernel, block, entry_dtype, fill, tile_size
 
 
 def gram(
@@ -32,7 +32,7 @@ def gram(
     per kernel function and shape: define a kernel of your own once, not anew in each call.
 
     With a ``mesh``, each of its p devices fills and holds n / p rows, all columns of them; p must
-    divide n. Symmetry is not used then, and holds up to rounding.
+    divide n. Symmetry is not used then; it and the diagonal hold up to rounding.
     """
     k, x, y_or_x = _arguments(k, x, y)
     if mesh is None:
@@ -55,7 +55,7 @@ def matvec(
     The matrix is never stored: each of its tiles is used and forgotten. ``v`` is (m,) or (m, c).
     """
     k, x, y = _arguments(k, x, y)
-    return product(k, x, y, checks.targets(v, y, "v").astype(x.dtype), mesh)
+    return product(k, x, y, checks.targets(v, y, "v"), mesh)
 
 
 def product(k, x, y, v, mesh):
@@ -76,6 +76,7 @@ def _arguments(k, x, y):
 
 @jax.jit
 def _times(k, x, y, v):
+    dtype = entry_dtype(k, x, y)
     rows, columns = (min(tile_size(k, x, y), len(p)) for p in (x, y))
 
     def tiles(array, size):  # the last one is filled up with copies of the first row
@@ -83,7 +84,7 @@ def _times(k, x, y, v):
         last = jnp.broadcast_to(array[:1], (spare, *array.shape[1:]))
         return jnp.concatenate([array, last]).reshape(-1, size, *array.shape[1:])
 
-    weights = v.reshape(len(v), -1)
+    weights = v.astype(dtype).reshape(len(v), -1)
     weights = jnp.pad(weights, ((0, -len(v) % columns), (0, 0))).reshape(
         -1, columns, weights.shape[1]
     )
@@ -93,7 +94,7 @@ def _times(k, x, y, v):
         def add(total, part):
             return total + block(k, some, part[0]) @ part[1], None
 
-        zero = jnp.zeros((rows, weights.shape[2]), v.dtype) + 0 * jnp.sum(some[:0])
+        zero = jnp.zeros((rows, weights.shape[2]), dtype) + jnp.sum(some[:0]).astype(dtype)
         return jax.lax.scan(add, zero, (tiles(y, columns), weights))[0]
 
     whole = jax.lax.map(band, tiles(x, rows)).reshape(-1, weights.shape[2])[: len(x)]

@@ -177,6 +177,14 @@ def block(k: Kernel, x: Array, y: Array) -> Array:
     return jax.vmap(lambda a: jax.vmap(lambda b: k(a, b))(y))(x)
 
 
+def entry_dtype(k: Kernel, x: Array, y: Array):
+    """The dtype of k(x_i, y_j), which has to be a number."""
+    entry = jax.eval_shape(k, *(jax.ShapeDtypeStruct(p.shape[1:], p.dtype) for p in (x, y)))
+    if entry.shape != ():
+        raise ValueError(f"expected k(x, y) to be a number, got an array of shape {entry.shape}")
+    return entry.dtype
+
+
 def tile_size(k, x, y):
     """Rows of a tile: fewer than TILE if k makes large arrays on the way (convolutions do)."""
     if k.matrix in (_sums, _products):
@@ -199,11 +207,7 @@ def tile_size(k, x, y):
 @partial(jax.jit, static_argnums=3)
 def fill(k, x, y, symmetric):
     """The matrix k(x_i, y_j); memory beyond the result is that of one tile."""
-    points = (jax.ShapeDtypeStruct(p.shape[1:], p.dtype) for p in (x, y))
-    entry = jax.eval_shape(k, *points)
-    if entry.shape != ():
-        raise ValueError(f"expected k(x, y) to be a number, got an array of shape {entry.shape}")
-    n, m = len(x), len(y)
+    dtype, n, m = entry_dtype(k, x, y), len(x), len(y)
     tile = tile_size(k, x, y)
     rows, columns = min(tile, n), min(tile, m)
     every = np.ndindex(-(-n // rows), -(-m // columns))
@@ -228,7 +232,7 @@ def fill(k, x, y, symmetric):
         return jax.lax.dynamic_update_slice(matrix, tile, (i, j))
 
     # the empty sum makes the zeros vary over devices as x and y do, which shard_map asks for
-    empty = jnp.zeros((n, m), entry.dtype) + (jnp.sum(x[:0]) + jnp.sum(y[:0])).astype(entry.dtype)
+    empty = jnp.zeros((n, m), dtype) + (jnp.sum(x[:0]) + jnp.sum(y[:0])).astype(dtype)
     matrix = jax.lax.fori_loop(0, len(corners), put, empty)
     if symmetric:
         diagonal = jax.lax.map(lambda a: k(a, a), x, batch_size=rows)

@@ -56,6 +56,8 @@ def test_matvec_of_images_and_its_errors(user):
     )
     with pytest.raises(ValueError, match="expected v of shape"):
         kernels.matvec(k, x, jnp.ones(4))
+    with pytest.raises(ValueError, match=r"expected k.* to be a number"):
+        kernels.matvec(lambda a, b: a + b, x, jnp.ones(5))
     with pytest.raises(TypeError, match="expected a kernel first"):
         kernels.matvec(x, k, jnp.ones(5))
 
