@@ -109,6 +109,13 @@ CASES = {
         y,
         s * of(x.dtype, [0.1, 1.0]),
     ),
+    "descent_path": lambda s, y, x: kernels.descent_path(
+        kernels.gram(kernels.rbf(s), x),
+        kernels.gram(kernels.rbf(s), NEW.astype(x.dtype), x),
+        y,
+        0.1 * s,
+        3,
+    ),
     "gradient_flow": lambda s, y, x: kernels.gradient_flow(
         kernels.rbf(s), x, y, s * of(x.dtype, [0.5, 3.0])
     )(NEW.astype(x.dtype)),
@@ -339,6 +346,7 @@ def test_every_public_function_is_here():
     """A new function must be tried under transformations, or be listed with its reason."""
     without = {
         "as_kernel", "of_products", "Kernel",  # make kernels, which are tried
+        "dense", "nonlinearity", "residual", "layer_norm",  # tried together, as a network
         "hessian_norm", "wasserstein2", "coupling", "optimal_permutation", "optimal_map",
         "geodesic",
         "table", "standardise",  # data, no arithmetic on a user's arrays
