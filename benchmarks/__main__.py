@@ -5,7 +5,7 @@ import json
 import time
 from pathlib import Path
 
-from benchmarks import facts, measure, page
+from benchmarks import facts, measure, page, scaling
 from benchmarks.problems import CASES
 
 RESULTS = Path(__file__).parent / "results.json"
@@ -16,25 +16,37 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("--cases", nargs="*", default=[], help="only these; others keep results")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, nothing is stored")
+    parser.add_argument("--fast", action="store_true", help="one run of two rounds, no growth")
     parser.add_argument("--runs", type=int, default=3, help="each case in so many new processes")
     parser.add_argument("--rounds", type=int, default=3, help="alternations in each run")
     parser.add_argument("--patience", type=float, default=300, help="seconds before giving up")
     parser.add_argument("--no-growth", action="store_true", help="leave out the growth exponents")
     parser.add_argument("--page", action="store_true", help="only write the page from the results")
     chosen = parser.parse_args()
-    unknown = set(chosen.cases) - {case.name for case in CASES} - {"facts"}
+    if chosen.fast:
+        chosen.runs, chosen.rounds, chosen.no_growth = 1, 2, True
+    unknown = set(chosen.cases) - {case.name for case in CASES} - {"facts", "scaling"}
     if unknown:
         names = ", ".join(case.name for case in CASES)
-        parser.error(f"expected cases among {names}, facts, got {', '.join(sorted(unknown))}")
+        parser.error(
+            f"expected cases among {names}, facts, scaling, got {', '.join(sorted(unknown))}"
+        )
     return chosen
 
 
 def merged(runs: list[dict]) -> dict:
-    """Runs of one case and size as one: all rounds in a row, the largest memory."""
+    """Runs of one case and size as one: all rounds in a row, the largest memory.
+
+    A side that gave up in one of them is left out.
+    """
     whole = runs[0]
+    gave_up = {side for run in runs for side in run.get("gave up", [])}
+    if gave_up:
+        whole["gave up"] = sorted(gave_up)
+    whole["sides"] = {s: v for s, v in whole["sides"].items() if s not in gave_up}
     for other in runs[1:]:
-        for side, values in other["sides"].items():
-            kept = whole["sides"][side]
+        for side, kept in whole["sides"].items():
+            values = other["sides"][side]
             for clock in ("wall", "cpu"):
                 kept[clock] += values[clock]
             for peak in ("peak", "beyond"):
@@ -59,7 +71,7 @@ def measure_case(case, chosen, pythons) -> dict:
             start = time.perf_counter()
             try:
                 runs.append(measure.run(case, size, pythons, chosen.rounds, chosen.patience))
-            except measure.GaveUpError as error:
+            except measure.FAILURES as error:  # one case must not cost us the others
                 say(f"  {page.label(case, size)}: {error}")
                 runs = [{"size": size, "failed": str(error), "sides": {}}]
                 break
@@ -71,7 +83,7 @@ def measure_case(case, chosen, pythons) -> dict:
         try:
             entry["growth"] = measure.growth(case, pythons, chosen.patience)
             say(f"    growth: {page.powers(entry['growth'])}")
-        except measure.GaveUpError as error:
+        except measure.FAILURES as error:
             say(f"    growth: {error}")
     return entry
 
@@ -96,6 +108,10 @@ def main() -> None:
             say("imports and site")
             stored |= {"imports": facts.imports(pythons["ours"]), "site": facts.site()}
             say(f"    {json.dumps(stored['imports'])}")
+        if not chosen.quick and (not chosen.cases or "scaling" in chosen.cases):
+            say("scaling")
+            stored["scaling"] = scaling.measure(pythons["ours"])
+            say(f"    {json.dumps(stored['scaling'])}")
         if chosen.quick:
             return
         RESULTS.write_text(json.dumps(stored, indent=1) + "\n")

@@ -24,6 +24,9 @@ class GaveUpError(Exception):
     """A side took more time or memory than there is: that is a result too."""
 
 
+FAILURES = (DisagreementError, GaveUpError, RuntimeError)
+
+
 class Worker:
     """A process that runs one side of one case and answers in JSON lines."""
 

@@ -137,6 +137,28 @@ def growth(stored: dict) -> list[str]:
     return ["## Growth", "", *_table(["case", "over", "exponent of CPU time"], rows)] * bool(rows)
 
 
+def scaling(stored: dict) -> list[str]:
+    """Strong and weak scaling, as ratios to one device."""
+    found = stored.get("scaling")
+    if not found:
+        return []
+    one, rows = found[0], []
+    for entry in found:
+        count = entry["processes"] * entry["devices"]
+        who = "1 process" if entry["processes"] == 1 else f"{entry['processes']} processes"
+        rows.append([f"{who}, {count} device{'s' * (count > 1)}",
+                     _time(entry["strong"]), f"{one['strong'] / entry['strong']:.2f}",
+                     _time(entry["weak"]), f"{one['weak'] / entry['weak']:.2f}"])  # fmt: skip
+    head = ["layout", "same work", "times as fast", "work per device", "efficiency"]
+    return [
+        "## Scaling", "",
+        f"`kernels.matvec` with {one['rows']:,} points in 16 dimensions, float32, by the clock on "
+        "the wall. The devices are virtual ones: they share the cores of this one machine, so that "
+        "no layout can be faster than its number of cores.", "",
+        *_table(head, rows),
+    ]  # fmt: skip
+
+
 def weights(stored: dict) -> list[str]:
     """Imports and pages."""
     lines = []
@@ -224,7 +246,14 @@ def generated(stored: dict) -> str:
         "ours, with its range over all rounds and the goal as a bar; right of 1 we are faster",
         "```", "",
     ]  # fmt: skip
-    parts = [machine(stored), picture, speed(stored), growth(stored), weights(stored)]
+    parts = [
+        machine(stored),
+        picture,
+        speed(stored),
+        growth(stored),
+        scaling(stored),
+        weights(stored),
+    ]
     return "\n".join([BEGIN, "", *[line for part in parts for line in part], END])
 
 

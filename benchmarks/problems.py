@@ -56,7 +56,7 @@ def network(size):
 
 analytic = gram = fourier = pairs = gram_memory = flow_memory = clouds
 transport_plane = transport_ten = transport_line = transport_weighted = clouds
-ridge = descend_memory = regression
+ridge = ridge_many = descend_memory = regression
 empirical = own_function = network
 
 
@@ -129,6 +129,15 @@ CASES = (
         "one Cholesky factorisation",
         growth=_sizes(("float64",), (500, 1000, 2000, 4000), d=20),
         agree={"float32": 5e-3, "float64": 1e-6},
+    ),
+    Case(
+        "ridge_many",
+        "ridge regression by conjugate gradients, no matrix stored, d = 20",
+        (),
+        _sizes(("float32",), (10_000,), d=20),
+        {"n": 30, "d": 3},
+        memory=lambda size: 0.3 * GB,  # the matrix alone would be 0.4 GB
+        growth=_sizes(("float32",), (2500, 5000, 10_000), d=20),
     ),
     Case(
         "fourier",

@@ -48,8 +48,9 @@ def finished(result):
 def sample(result, count: int = 200) -> list[list[float]]:
     """Evenly spaced entries of each array of a result, by which two sides are compared."""
     arrays = result if isinstance(result, list | tuple) else [result]
-    flat = [np.asarray(array, float).ravel() for array in arrays]
-    return [a[np.linspace(0, a.size - 1, min(count, a.size)).astype(int)].tolist() for a in flat]
+    flat = [np.asarray(array).ravel() for array in arrays]  # a view: a copy would count as memory
+    every = [np.linspace(0, a.size - 1, min(count, a.size)).astype(int) for a in flat]
+    return [a[chosen].astype(float).tolist() for a, chosen in zip(flat, every, strict=True)]
 
 
 def main(side: str, name: str, size: dict, say) -> None:

@@ -13,39 +13,26 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ntkcourse import checks
-from ntkcourse.regression import (
-    descent_path,
+from ntkcourse.grams import gram, matvec
+from ntkcourse.processes import (
     gaussian_process,
     gaussian_samples,
-    gradient_flow,
     log_marginal_likelihood,
     prior_samples,
+)
+from ntkcourse.regression import (
+    descent_path,
+    gradient_flow,
     ridge_path,
     ridge_regression,
     trained_ensemble,
 )
-from ntkcourse.tiles import Kernel, as_kernel, difference, gram, of_products
+from ntkcourse.tiles import Kernel, as_kernel, difference, of_products
 
-__all__ = [
-    "Kernel",
-    "as_kernel",
-    "cauchy",
-    "descent_path",
-    "gaussian_process",
-    "gaussian_samples",
-    "gradient_flow",
-    "gram",
-    "laplace",
-    "linear",
-    "log_marginal_likelihood",
-    "of_products",
-    "polynomial",
-    "prior_samples",
-    "rbf",
-    "ridge_path",
-    "ridge_regression",
-    "trained_ensemble",
-]
+__all__ = ["Kernel", "as_kernel", "cauchy", "descent_path", "gaussian_process",
+           "gaussian_samples", "gradient_flow", "gram", "laplace", "linear",
+           "log_marginal_likelihood", "matvec", "of_products", "polynomial", "prior_samples",
+           "rbf", "ridge_path", "ridge_regression", "trained_ensemble"]  # fmt: skip
 
 # Each family is one formula and one constructor.
 

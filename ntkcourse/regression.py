@@ -1,21 +1,24 @@
-"""What one can do with a kernel: regression, its gradient flow, Gaussian processes, ensembles.
+"""What one can do with a kernel: regression, its gradient flow, ensembles of networks.
 
 Everything returned can cross ``jax.jit``, and everything can be differentiated once by the data,
 the labels and the parameters of the kernel. Derived in the chapters :ref:`kernels` and :ref:`ntk`.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jax.tree_util import Partial
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
-from ntkcourse import checks
-from ntkcourse.linalg import flow_solve, inverse_path, psd_root
-from ntkcourse.solving import solver
-from ntkcourse.tiles import Function, as_kernel, gram
+from ntkcourse import checks, solving
+from ntkcourse.grams import gram, matvec
+from ntkcourse.linalg import flow_solve, inverse_path
+from ntkcourse.processes import covariance
+from ntkcourse.tiles import Function, as_kernel
 
 Predictor = Callable[[Array], Array]
 
@@ -24,8 +27,19 @@ def _predict(k, x, weights, x_new):
     return gram(k, checks.points(x_new, "x_new", like=x), x) @ weights
 
 
+def _predict_many(mesh, k, x, weights, x_new):
+    return matvec(k, checks.points(x_new, "x_new", like=x), weights, x, mesh=mesh)
+
+
 def ridge_regression(
-    k: Function, x: Float[Array, "n *d"], y: Float[Array, "n *c"], ridge: float = 0.0
+    k: Function,
+    x: Float[Array, "n *d"],
+    y: Float[Array, "n *c"],
+    ridge: float = 0.0,
+    *,
+    solver: str = "cholesky",
+    tolerance: float | None = None,
+    mesh: Mesh | None = None,
 ) -> Predictor:
     r"""Kernel ridge regression, :math:`f(x) = k(x, X)(K + \lambda I)^{-1} y`.
 
@@ -33,11 +47,24 @@ def ridge_regression(
     :math:`\lambda` = ``ridge``: no 1/n anywhere. With ``ridge=0`` it is the limit
     :math:`\lambda \to 0`, the least-squares fit of minimum norm, also when K is singular.
     Returns f, which maps (m, d) to (m,) or (m, c) like ``y``.
+
+    With ``solver="cg"``, for many points, K is never stored: preconditioned conjugate gradients
+    run until :math:`|y - (K + \lambda I)\alpha| \le` ``tolerance`` :math:`|y|` (None: the root of
+    the machine precision), on all devices of ``mesh`` if there is one. This needs a ridge > 0, and
+    does not work inside ``jax.jit``, ``jax.vmap`` or ``jax.grad``.
     """
     x, y = checks.data(x, y)
     ridge = checks.number(ridge, "ridge", least=0)
     k = as_kernel(k)
-    return Partial(_predict, k, x, solver(gram(k, x), ridge)(y))
+    if solver == "cg" and not (checks.known(ridge) and ridge == 0):
+        alpha = solving.conjugate_gradients(k, x, y, ridge, tolerance, mesh)
+        return Partial(partial(_predict_many, mesh), k, x, alpha)
+    if solver != "cholesky" or mesh is not None:
+        raise ValueError(
+            'expected solver="cholesky" without a mesh, or solver="cg" with a ridge > 0, '
+            f"got {solver!r}, ridge {ridge}, mesh {mesh}"
+        )
+    return Partial(_predict, k, x, solving.solver(gram(k, x), ridge)(y))
 
 
 def ridge_path(
@@ -132,64 +159,6 @@ def gradient_flow(
     return predict if t.ndim else Partial(_last, predict)
 
 
-def gaussian_process(
-    k: Function, x: Float[Array, "n *d"], y: Float[Array, "n *c"], noise: float = 0.0
-) -> Callable[[Array], tuple[Array, Array]]:
-    r"""Posterior of a Gaussian process with covariance k, given y = f(X) + noise.
-
-    .. math:: m(x) = k(x, X)(K + \sigma^2 I)^{-1} y, \qquad
-              C(x, x') = k(x, x') - k(x, X)(K + \sigma^2 I)^{-1} k(X, x')
-
-    ``noise`` is the variance :math:`\sigma^2`; C is the covariance of f, not of new
-    observations. Returns ``posterior``, which maps (m, d) to a mean like ``y`` and an (m, m)
-    covariance, the same for each column of ``y``. A variance is the difference of two numbers of
-    the size of k(x, x): what rounding leaves below 0 is given as 0.
-    """
-    x, y = checks.data(x, y)
-    noise = checks.number(noise, "noise", least=0)
-    k = as_kernel(k)
-    solve = solver(gram(k, x), noise)
-    return Partial(_posterior, k, x, solve, solve(y))
-
-
-def _posterior(k, x, solve, alpha, x_new):
-    x_new = checks.points(x_new, "x_new", like=x)
-    cross = gram(k, x_new, x)
-    return cross @ alpha, _covariance(gram(k, x_new) - cross @ solve(cross.T))
-
-
-def _covariance(matrix):
-    """The symmetric part, with variances that are not negative."""
-    matrix = (matrix + matrix.T) / 2
-    lift = jnp.maximum(-jnp.diagonal(matrix), 0)
-    return matrix + jnp.diag(lift)
-
-
-def log_marginal_likelihood(
-    k: Function, x: Float[Array, "n *d"], y: Float[Array, "n *c"], noise: float
-) -> Float[Array, ""]:
-    r"""The log density of y under a Gaussian process of covariance k and noise of this variance,
-
-    .. math:: -\tfrac12 y^\top (K + \sigma^2 I)^{-1} y - \tfrac12 \log\det(K + \sigma^2 I)
-              - \tfrac n2 \log 2\pi,
-
-    summed over the columns of y. Differentiate it by the parameters of k to fit them. There is no
-    density, and an error says so (inside ``jax.jit``: the result is NaN), when
-    :math:`K + \sigma^2 I` is singular.
-    """
-    x, y = checks.data(x, y)
-    noise = checks.number(noise, "noise", least=0)
-    matrix = checks.solvable(gram(k, x)) + noise * jnp.eye(len(x), dtype=x.dtype)
-    lower = jnp.linalg.cholesky(matrix)
-    half = jax.scipy.linalg.solve_triangular(lower, y.reshape(len(y), -1), lower=True)
-    columns = half.shape[1]
-    log_root = jnp.sum(jnp.log(jnp.diagonal(lower))) + len(x) * float(np.log(2 * np.pi)) / 2
-    value = -jnp.sum(half**2) / 2 - columns * log_root
-    if checks.known(value) and not bool(jnp.isfinite(value)):
-        raise ValueError("expected a positive definite K + noise I, got a singular one: add noise")
-    return value
-
-
 def trained_ensemble(
     nngp: Function,
     ntk: Function,
@@ -226,25 +195,6 @@ def trained_ensemble(
 
     def at(a):  # a is the transpose of A_t
         shared = cross @ a
-        return a.T @ y, _covariance(prior - shared - shared.T + a.T @ train @ a)
+        return a.T @ y, covariance(prior - shared - shared.T + a.T @ train @ a)
 
     return jax.vmap(at)(turned) if t.ndim else at(turned[0])
-
-
-def gaussian_samples(
-    mean: Float[Array, " n"], cov: Float[Array, "n n"], count: int = 1, *, key: PRNGKeyArray
-) -> Float[Array, "count n"]:
-    """Draws from the normal law N(mean, cov), one per row; ``cov`` may be singular."""
-    count = checks.count(count, "count")
-    cov = checks.square(cov, "cov")
-    mean = checks.targets(mean, cov, "mean")
-    normal = jax.random.normal(checks.random_key(key, "samples"), (count, len(cov)), cov.dtype)
-    return mean[None] + normal @ psd_root(cov)
-
-
-def prior_samples(
-    k: Function, x: Float[Array, "n *d"], count: int = 1, *, key: PRNGKeyArray
-) -> Float[Array, "count n"]:
-    """Draws at ``x`` from the Gaussian process of mean 0 and covariance k, one per row."""
-    cov = gram(k, x)
-    return gaussian_samples(jnp.zeros(len(cov), cov.dtype), cov, count, key=key)

@@ -1,7 +1,7 @@
 r"""Solving with a symmetric positive semidefinite matrix, regular or not.
 
 :func:`solver` is right under ``jax.jit``, ``jax.vmap`` and both derivatives, also where the matrix
-has no inverse. Used by everything in ``ntkcourse.regression``.
+has no inverse; :func:`conjugate_gradients` is for matrices that are too large to be stored.
 """
 
 import warnings
@@ -16,6 +16,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float
 
 from ntkcourse import checks
+from ntkcourse.grams import gram, product, spread
 from ntkcourse.linalg import inverse, spectrum_cut
 
 
@@ -149,3 +150,76 @@ def _solve_jvp(primals, tangents):
         range_turns = solve(solve(d_matrix @ outside)) + turned - solve(matrix @ turned)
         dz = dz + jnp.where(factor.full, 0, range_turns)
     return z, dz
+
+
+STEPS = 1000
+"""Conjugate gradients end after so many steps, with an error if they are not done."""
+
+
+def conjugate_gradients(k, x, y, ridge, tolerance, mesh=None) -> Array:
+    r"""(K + ridge I)^{-1} y with |y - (K + ridge I) alpha| <= tolerance |y|, in each column."""
+    if not all(map(checks.known, jax.tree.leaves((k, x, y, ridge)))):
+        raise TypeError('expected solver="cholesky" inside jax.jit and other transformations')
+    from tqdm import tqdm
+
+    tolerance = float(jnp.finfo(x.dtype).eps) ** 0.5 if tolerance is None else tolerance
+    targets = y.reshape(len(y), -1)
+    sizes = jnp.maximum(jnp.linalg.norm(targets, axis=0), jnp.finfo(x.dtype).tiny)
+    nystrom = _nystrom(k, x, ridge, mesh)
+    rest, alpha = targets, jnp.zeros_like(targets)
+    search, square = alpha, jnp.ones_like(sizes)
+    for step in (bar := tqdm(range(STEPS), disable=None, leave=False)):
+        if step % 50 == 49:  # what is updated drifts from what is true
+            rest = targets - product(k, x, x, alpha, mesh) - ridge * alpha
+        left = float(jnp.max(jnp.linalg.norm(rest, axis=0) / sizes))
+        bar.set_description(f"conjugate gradients, residual {left:.1e}, wanted {tolerance:.1e}")
+        if left <= tolerance:
+            alpha = alpha.reshape(y.shape)
+            return alpha if mesh is None else spread(mesh, alpha)
+        search, square = _turn(nystrom, rest, search, square)
+        alpha, rest = _move(
+            alpha, rest, search, product(k, x, x, search, mesh) + ridge * search, square
+        )
+    raise ValueError(
+        f"expected a residual of {tolerance:.1e} of y after {STEPS} steps of conjugate gradients, "
+        f"got {left:.1e}: take a larger ridge or tolerance, or points in float64"
+    )
+
+
+@jax.jit
+def _turn(nystrom, rest, search, square):
+    """The next direction of search, orthogonal to the last ones."""
+    columns, lower = nystrom
+    turned = rest - columns @ cho_solve((lower, True), columns.T @ rest)
+    new = jnp.sum(rest * turned, axis=0)
+    return turned + jnp.where(square > 0, new / square, 0)[None] * search, new
+
+
+@jax.jit
+def _move(alpha, rest, search, image, square):
+    """One step to the minimum along the direction of search."""
+    curvature = jnp.sum(search * image, axis=0)
+    step = jnp.where(curvature > 0, square / curvature, 0)[None]
+    return alpha + step * search, rest - step * image
+
+
+def _nystrom(k, x, ridge, mesh):
+    r"""A preconditioner, the inverse of :math:`C W^{-1} C^\top + \lambda I` up to a factor,
+
+    .. math:: I - C (C^\top C + \lambda W)^{-1} C^\top,
+
+    with the columns C of K at about :math:`3\sqrt n` of the points, and W their own matrix.
+    """
+    # any sample will do, and the same one every time
+    some = np.random.default_rng(0).choice(len(x), min(len(x), int(3 * len(x) ** 0.5)), False)
+    mesh = None if mesh is None or len(x) % mesh.size else mesh
+    columns = gram(k, x, x[some], mesh=mesh)
+    return columns, _lower(columns, ridge * gram(k, x[some]))
+
+
+@jax.jit
+def _lower(columns, own):
+    small = columns.T @ columns + own
+    # lifted above rounding errors, which leaves the preconditioner positive definite
+    lift = 10 * jnp.finfo(own.dtype).eps * jnp.trace(small)
+    return jnp.linalg.cholesky(small + lift * jnp.eye(len(own), dtype=own.dtype))

@@ -62,29 +62,32 @@ def _kernel(apply, params, x, y, trace, known, budget):
     block = max(1, min(budget // (2 * how.row + 1), isqrt(budget // how.pair)))
     kept = jax.eval_shape(gradients, functions.point(x))
     kept = sum(a.size for a in jax.tree.leaves(kept))
-    kernel = _tiles(gradients, x, y, block, stored=budget // (2 * kept + 1))
+    # where pairs cost most, a quarter of the rows at a time: 10 of 16 tiles, the rest mirrored
+    many = y is None and shape and not trace
+    tile = min(block, max(16, -(-len(x) // 4))) if many else block
+    kernel = _tiles(gradients, x, y, block, tile, stored=budget // (2 * kept + 1))
     if trace or shape == ():
         kernel = kernel[:, :, 0, 0]
     return kernel, functions.mixed(apply, params, x) if known else False
 
 
-def _tiles(gradients, x, y, block, stored):
+def _tiles(gradients, x, y, block, tile, stored):
     """The kernel tile by tile; gradients are computed once if those of ``stored`` rows suffice."""
     n, m = len(x), len(x if y is None else y)
-    if block >= max(n, m):
+    if tile >= max(n, m):
         left = gradients(x)
         return contract(left, left if y is None else gradients(y)).transpose(0, 2, 1, 3)
 
     def source(points):
-        size = -(-len(points) // -(-len(points) // block))  # as equal as can be
+        size = -(-len(points) // -(-len(points) // tile))  # as equal as can be
         starts = np.minimum(np.arange(0, len(points), size), len(points) - size)
         if len(points) > stored:
             return starts, lambda i: gradients(lax.dynamic_slice_in_dim(points, i, size))
         # not in a loop of XLA, where convolutions are ten times slower on a CPU
-        blocks = [gradients(points[i : i + size]) for i in range(0, len(points), size)]
+        blocks = [gradients(points[i : i + block]) for i in range(0, len(points), block)]
         every = jax.tree.map(lambda *parts: jnp.concatenate(parts), *blocks)
-        part = lambda i: jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, i, size), every)  # noqa: E731
-        return starts, part
+        cut = lambda i: jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, i, size), every)  # noqa: E731
+        return starts, cut
 
     rows, left = source(x)
     columns, right = (rows, left) if y is None else source(y)
@@ -92,14 +95,14 @@ def _tiles(gradients, x, y, block, stored):
 
     def fill(kernel, pair):
         i, j = pair
-        tile = contract(left(i), right(j)).transpose(0, 2, 1, 3)
-        kernel = lax.dynamic_update_slice(kernel, tile, (i, j, 0, 0))
+        part = contract(left(i), right(j)).transpose(0, 2, 1, 3)
+        kernel = lax.dynamic_update_slice(kernel, part, (i, j, 0, 0))
         if y is None:
-            kernel = lax.dynamic_update_slice(kernel, tile.transpose(1, 0, 3, 2), (j, i, 0, 0))
+            kernel = lax.dynamic_update_slice(kernel, part.transpose(1, 0, 3, 2), (j, i, 0, 0))
         return kernel, None
 
-    tile = jax.eval_shape(lambda: contract(left(0), right(0)))
-    empty = jnp.zeros((n, m, tile.shape[1], tile.shape[3]), tile.dtype)
+    part = jax.eval_shape(lambda: contract(left(0), right(0)))
+    empty = jnp.zeros((n, m, part.shape[1], part.shape[3]), part.dtype)
     return lax.scan(fill, empty, jnp.asarray(pairs))[0]
 
 

@@ -176,10 +176,18 @@ def block(k: Kernel, x: Array, y: Array) -> Array:
     return jax.vmap(lambda a: jax.vmap(lambda b: k(a, b))(y))(x)
 
 
-def _tile_size(k, x, y):
+def entry_dtype(k: Kernel, x: Array, y: Array):
+    """The dtype of k(x_i, y_j), which has to be a number."""
+    entry = jax.eval_shape(k, *(jax.ShapeDtypeStruct(p.shape[1:], p.dtype) for p in (x, y)))
+    if entry.shape != ():
+        raise ValueError(f"expected k(x, y) to be a number, got an array of shape {entry.shape}")
+    return entry.dtype
+
+
+def tile_size(k, x, y):
     """Rows of a tile: fewer than TILE if k makes large arrays on the way (convolutions do)."""
     if k.matrix in (_sums, _products):
-        return min(_tile_size(part, x, y) for part in k.parameters)
+        return min(tile_size(part, x, y) for part in k.parameters)
     if k.matrix is not None:
         return TILE
 
@@ -196,13 +204,10 @@ def _tile_size(k, x, y):
 
 
 @partial(jax.jit, static_argnums=3)
-def _fill(k, x, y, symmetric):
+def fill(k, x, y, symmetric):
     """The matrix k(x_i, y_j); memory beyond the result is that of one tile."""
-    entry = jax.eval_shape(k, *(jax.ShapeDtypeStruct(p.shape[1:], p.dtype) for p in (x, y)))
-    if entry.shape != ():
-        raise ValueError(f"expected k(x, y) to be a number, got an array of shape {entry.shape}")
-    n, m = len(x), len(y)
-    tile = _tile_size(k, x, y)
+    dtype, n, m = entry_dtype(k, x, y), len(x), len(y)
+    tile = tile_size(k, x, y)
     rows, columns = min(tile, n), min(tile, m)
     every = np.ndindex(-(-n // rows), -(-m // columns))
     # the last tile of a row or column is pushed back to end at the border and overlaps its
@@ -212,7 +217,7 @@ def _fill(k, x, y, symmetric):
          for i, j in every if j <= i or not symmetric]
     )  # fmt: skip
 
-    def fill(step, matrix):
+    def put(step, matrix):
         i, j = jnp.asarray(corners)[step]
         xs = jax.lax.dynamic_slice_in_dim(x, i, rows)
         ys = jax.lax.dynamic_slice_in_dim(y, j, columns)
@@ -226,25 +231,9 @@ def _fill(k, x, y, symmetric):
         return jax.lax.dynamic_update_slice(matrix, tile, (i, j))
 
     # the empty sum makes the zeros vary over devices as x and y do, which shard_map asks for
-    empty = jnp.zeros((n, m), entry.dtype) + (jnp.sum(x[:0]) + jnp.sum(y[:0])).astype(entry.dtype)
-    matrix = jax.lax.fori_loop(0, len(corners), fill, empty)
+    empty = jnp.zeros((n, m), dtype) + (jnp.sum(x[:0]) + jnp.sum(y[:0])).astype(dtype)
+    matrix = jax.lax.fori_loop(0, len(corners), put, empty)
     if symmetric:
         diagonal = jax.lax.map(lambda a: k(a, a), x, batch_size=rows)
         matrix = matrix.at[jnp.arange(n), jnp.arange(n)].set(diagonal)
     return matrix
-
-
-def gram(k: Function, x: Float[Array, "n *d"], y: Float[Array, "m *d"] | None = None) -> Array:
-    r"""The matrix :math:`K_{ij} = k(x_i, y_j)`, of shape (n, m).
-
-    With ``y=None``, the matrix of ``x`` with itself: half of the work, exactly symmetric, and
-    each diagonal entry is k evaluated at two equal points. The matrix is filled tile by tile, so
-    that the memory beyond the result does not grow with n and m. The program is compiled once
-    per kernel function and shape: define a kernel of your own once, not anew in each call.
-    """
-    if not callable(k):
-        raise TypeError(f"expected a kernel first, a function k(x, y), got {type(k).__name__}")
-    x = checks.gathered(checks.points(x))
-    symmetric = y is None
-    y = x if symmetric else checks.gathered(checks.points(y, "y", like=x))
-    return _fill(as_kernel(k), x, y, symmetric)

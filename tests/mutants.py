@@ -26,6 +26,7 @@ TESTS = {
     "plans": "transport", "sliders": "figures", "evidence": "claims",
     "live_drawing": "live", "live_kernels": "live",
     "live_networks": "live", "live_particles": "live", "live_training": "live",
+    "processes": "regression",
 }  # fmt: skip
 LIMIT = 600  # seconds after which a mutant counts as killed: it made a loop endless
 

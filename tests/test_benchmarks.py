@@ -1,5 +1,6 @@
 """The harness of the benchmarks: right numbers, right order, right page. Nothing here is timed."""
 
+import argparse
 import dataclasses
 import json
 import sys
@@ -8,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import facts, measure, page, problems, worker
-from benchmarks.__main__ import merged
+from benchmarks import facts, measure, page, problems, scaling, worker
+from benchmarks.__main__ import measure_case, merged
 from benchmarks.problems import CASES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -133,6 +134,30 @@ def test_runs_are_joined_round_by_round():
     assert whole["sides"]["ours"]["peak"] == 4e9
 
 
+def test_a_side_that_gave_up_in_one_run_is_left_out_of_all():
+    one, two = entry()["sizes"][0], entry()["sizes"][0]
+    del two["sides"]["sklearn"]
+    two["gave up"] = ["sklearn"]
+    whole = merged([one, two])
+    assert whole["gave up"] == ["sklearn"]
+    assert "sklearn" not in whole["sides"]
+    assert whole["sides"]["ours"]["cpu"] == [1, 2, 1, 2]
+
+
+def test_a_failure_is_a_result_of_its_case(monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("ours failed: a mistake")
+
+    monkeypatch.setattr(measure, "run", fail)
+    chosen = argparse.Namespace(quick=False, runs=2, rounds=1, patience=1, no_growth=False)
+    found = measure_case(case("ridge"), chosen, HERE)
+    assert [size["failed"] for size in found["sizes"]] == ["ours failed: a mistake"] * 2
+    assert "growth" not in found
+    text = page.generated(stored() | {"cases": [found]})
+    assert "## Without a result" in text
+    assert "float64: ours failed: a mistake" in text
+
+
 def test_the_page_says_the_ratio_and_where_we_lose():
     text = page.generated(stored())
     assert "| 2.50 (2.00–3.00) |" in text  # 3 / 1 and 4 / 2
@@ -168,6 +193,15 @@ def test_the_page_in_the_book_is_the_one_of_the_stored_results():
     results = ROOT / "benchmarks/results.json"
     generated = page.generated(json.loads(results.read_text()))
     assert generated in page.PAGE.read_text()
+
+
+def test_scaling_on_two_virtual_devices_and_two_processes():
+    found = scaling.measure(sys.executable, layouts=((1, 2), (2, 1)), rows=64)
+    assert [(f["processes"], f["devices"]) for f in found] == [(1, 2), (2, 1)]
+    text = "\n".join(page.scaling({"scaling": found}))
+    assert "| 1 process, 2 devices |" in text
+    assert "| 2 processes, 2 devices |" in text
+    assert page.scaling({}) == []
 
 
 def test_weight_and_blocking_scripts_of_a_page(tmp_path):

@@ -1,5 +1,6 @@
 """The solver: pseudo-inverses, nearly singular matrices, Cholesky where it can."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -43,3 +44,16 @@ def test_solver_uses_cholesky_when_it_can(monkeypatch):
     expected = np.linalg.solve(matrix, b)
     monkeypatch.setattr(solving, "_inverse_root", None)
     np.testing.assert_allclose(solving.solver(matrix, 0.0)(b), expected, rtol=1e-10)
+
+
+def test_a_solver_made_outside_of_jit_works_inside(dtype):
+    matrix, b = psd(5, 5, 4, dtype), jnp.ones(5, dtype)
+    solve = solving.solver(matrix, 0.1)
+    exact = np.linalg.inv(np.asarray(matrix, float) + 0.1 * np.eye(5))
+    bound = 1e-4 if dtype == "float32" else 1e-12
+    np.testing.assert_allclose(solve(b), exact.sum(1), rtol=bound)
+    np.testing.assert_allclose(jax.jit(solve)(b), exact.sum(1), rtol=bound)
+    np.testing.assert_allclose(jax.jit(lambda s, b: s(b))(solve, b), exact.sum(1), rtol=bound)
+    np.testing.assert_allclose(jax.jacrev(solve)(b), exact, atol=bound * np.abs(exact).max())
+    inside = jax.jit(lambda m: solving.solver(m, 0.1)(b))(matrix)
+    np.testing.assert_allclose(inside, exact.sum(1), rtol=bound)

@@ -95,6 +95,7 @@ CASES = {
     "gram": lambda s, y, x: kernels.gram(kernels.rbf(s), x),
     "gram of a sum": lambda s, y, x: kernels.gram(s * kernels.rbf(s) + kernels.linear() * s, x),
     "gram in many dimensions": lambda s, y, x: kernels.gram(kernels.rbf(3 * s), jnp.tile(x, 6)),
+    "matvec": lambda s, y, x: kernels.matvec(kernels.rbf(s), NEW.astype(x.dtype), y, x),
     "ridge_regression": lambda s, y, x: kernels.ridge_regression(kernels.rbf(s), x, y, 0.1 * s)(
         NEW.astype(x.dtype)
     ),
@@ -374,6 +375,7 @@ def test_every_public_function_is_here():
         "table", "standardise",  # data, no arithmetic on a user's arrays
     }  # fmt: skip
     modules = (kernels, features, infinite, networks, tangent, training, transport, flows, data)
+    inside = [f"ntkcourse.{name}" for name in ("grams", "processes", "regression")]
     names = " ".join(CASES)
     missing = [
         f"{module.__name__}.{name}"
@@ -381,7 +383,7 @@ def test_every_public_function_is_here():
         for name, value in vars(module).items()
         if callable(value)
         and not isinstance(value, type)
-        and getattr(value, "__module__", "") in (module.__name__, "ntkcourse.regression")
+        and getattr(value, "__module__", "") in (module.__name__, *inside)
         and not name.startswith("_")
         and name not in without
         and name not in names

@@ -1,0 +1,185 @@
+"""Products with Gram matrices that are not stored; many devices give what one gives."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from shared import normal
+
+from ntkcourse import convolution, grams, infinite, kernels, solving, tiles
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def compiled_anew():
+    """The size of a tile is read when a program is compiled."""
+    grams._times.clear_cache()
+
+
+@pytest.mark.parametrize("n", [1, 6, 7, 8, 20])
+@pytest.mark.parametrize("m", [None, 3, 7, 16])
+@pytest.mark.parametrize("columns", [(), (1,), (3,)])
+def test_matvec_is_the_product_with_the_gram_matrix(monkeypatch, n, m, columns):
+    monkeypatch.setattr(tiles, "TILE", 7)
+    x = normal(n, 12)
+    y = None if m is None else normal(m, 12, seed=1)
+    v = normal(n if m is None else m, *(columns or (1,)), seed=2).reshape(-1, *columns)
+    for k in (kernels.rbf(3.0), infinite.ntk(2), lambda a, b: jnp.sum(jnp.abs(a - b))):
+        product = kernels.matvec(k, x, v, y)
+        assert product.shape == (n, *columns)
+        np.testing.assert_allclose(product, kernels.gram(k, x, y) @ v, rtol=1e-12, atol=1e-12)
+
+
+def test_matvec_stores_no_matrix():
+    x = jax.ShapeDtypeStruct((20_000, 10), jnp.float32)
+    v = jax.ShapeDtypeStruct((20_000,), jnp.float32)
+    memory = grams._times.lower(kernels.rbf(), x, x, v).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 10e6
+    gradient = jax.jit(jax.grad(lambda x, v: jnp.sum(grams._times(kernels.rbf(), x, x, v) ** 2)))
+    memory = gradient.lower(x, v).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 400e6  # 1.6 GB is one matrix
+
+
+def test_matvec_of_images_and_its_errors(user):
+    x = normal(5, 3, 3, 1)
+    k = convolution.ntk(2)
+    np.testing.assert_allclose(
+        kernels.matvec(k, x, jnp.ones(5)), kernels.gram(k, x).sum(1), rtol=1e-12
+    )
+    with pytest.raises(ValueError, match="expected v of shape"):
+        kernels.matvec(k, x, jnp.ones(4))
+    with pytest.raises(ValueError, match=r"expected k.* to be a number"):
+        kernels.matvec(lambda a, b: a + b, x, jnp.ones(5))
+    with pytest.raises(TypeError, match="expected a kernel first"):
+        kernels.matvec(x, k, jnp.ones(5))
+
+
+@pytest.mark.parametrize("k", [kernels.rbf(2.0), infinite.ntk(3), kernels.laplace(2.0)])
+@pytest.mark.parametrize("ridge", [1.0, 1e-3])
+@pytest.mark.parametrize("columns", [(), (2,)])
+def test_conjugate_gradients_are_cholesky(dtype, k, ridge, columns):
+    x = normal(300, 5, dtype=dtype)
+    y = jnp.stack([jnp.sin(x.sum(1)), 100 * x[:, 0]], 1)[:, 0 if columns == () else slice(None)]
+    new = normal(20, 5, seed=1, dtype=dtype)
+    fit = kernels.ridge_regression(k, x, y, ridge, solver="cg")
+    exact = kernels.ridge_regression(k, x.astype(float), y.astype(float), ridge)
+    assert fit(new).dtype == dtype
+    error = np.abs(np.asarray(fit(new), float) - np.asarray(exact(new.astype(float)))).max(0)
+    assert np.all(error <= (2e-3 if dtype == "float32" else 1e-7) * np.abs(y).max(0))
+
+
+def test_conjugate_gradients_keep_their_promise():
+    x, k = normal(200, 3), kernels.rbf(1.0)
+    y = jnp.sin(x.sum(1))
+    for tolerance in (1e-2, 1e-6, 1e-10):
+        alpha = kernels.ridge_regression(k, x, y, 0.1, solver="cg", tolerance=tolerance).args[2]
+        rest = y - kernels.gram(k, x) @ alpha - 0.1 * alpha
+        assert jnp.linalg.norm(rest) <= 1.01 * tolerance * jnp.linalg.norm(y)
+    zero = kernels.ridge_regression(k, x, jnp.zeros_like(y), 0.1, solver="cg")
+    assert np.all(zero(x) == 0)
+
+
+def test_conjugate_gradients_that_do_not_end_say_so(monkeypatch):
+    monkeypatch.setattr(solving, "STEPS", 3)
+    x, k = normal(200, 3), kernels.laplace()
+    with pytest.raises(
+        ValueError, match=r"after 3 steps of conjugate gradients, got .* larger ridge"
+    ):
+        kernels.ridge_regression(k, x, x[:, 0], 1e-6, solver="cg")
+
+
+def test_what_conjugate_gradients_cannot():
+    x, k = normal(8, 3), kernels.rbf()
+    with pytest.raises(TypeError, match=r"inside jax\.jit"):
+        jax.jit(lambda x: kernels.ridge_regression(k, x, x[:, 0], 0.1, solver="cg")(x))(x)
+    for options in ({"solver": "cg"}, {"ridge": 0.1, "solver": "lu"}):
+        with pytest.raises(ValueError, match=r'solver="cg" with a ridge > 0'):
+            kernels.ridge_regression(k, x, x[:, 0], **options)
+
+
+def start(arguments, devices=1):
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+    }  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "tests/many_devices.py"), *arguments],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def right(found):
+    differences = [found[key] for key in found if " " in key or key == "grid"]
+    assert len(differences) == 7
+    assert max(differences) < 1e-10, found
+
+
+def test_virtual_devices_give_what_one_gives():
+    process = start([], devices=8)
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors[-2000:]
+    found = json.loads(output)
+    assert found["devices"] == 8
+    assert found["bytes"] * 8 == 400 * 400 * 8  # each device has an eighth of the matrix
+    right(found)
+
+
+def pair(*rest):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    return [start([address, str(i), *rest]) for i in range(2)]
+
+
+def end(processes):
+    for process in processes:
+        process.kill()  # nothing happens to one that has ended
+        process.communicate()
+
+
+def test_two_processes_give_what_one_gives():
+    processes = pair()
+    try:
+        for process in processes:
+            output, errors = process.communicate(timeout=300)
+            assert process.returncode == 0, errors[-2000:]
+            found = json.loads(output.splitlines()[-1])
+            assert found["processes"] == found["devices"] == 2
+            right(found)
+    finally:
+        end(processes)
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_process_whose_partner_is_killed_ends_with_an_error(killed):
+    processes = pair("work on")
+    try:
+        for process in processes:
+            assert any('"devices": 2' in line for line in process.stdout)  # Gloo prints too
+        processes[killed].kill()
+        other = processes[1 - killed]
+        output, errors = other.communicate(timeout=100)
+        assert other.returncode != 0
+        assert "nothing happened" not in output
+        assert errors
+    finally:
+        end(processes)
+
+
+def test_rows_that_the_devices_cannot_share():
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1] * 2), ("rows",))
+    with pytest.raises(ValueError, match="expected n to be a multiple of 2 devices, got 3 rows"):
+        kernels.gram(kernels.rbf(), normal(3, 2), mesh=mesh)
+    one = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("rows",))
+    with pytest.raises(TypeError, match=r"inside jax\.jit"):
+        jax.jit(lambda x: kernels.gram(kernels.rbf(), x, mesh=one))(normal(4, 2))
+    with pytest.raises(ValueError, match="without a mesh"):
+        kernels.ridge_regression(kernels.rbf(), normal(4, 2), jnp.ones(4), 0.1, mesh=one)
