@@ -215,7 +215,9 @@ class MeasuredRole(SphinxRole):
         record = found[0]
         said = said or IN_WORDS.get((record.get("kind"), record["relation"]), "measured: {}")
         try:
-            text = said.format(record["measured"], **record)
+            # A minus sign in a sentence is not a hyphen.
+            shown = {k: re.sub(r"^-(?=\d)", "−", str(v)) for k, v in record.items()}
+            text = said.format(shown["measured"], **shown)
         except (KeyError, IndexError) as error:
             logger.warning("no %s was measured for %s", error, target, location=self.get_location())
             text = said
