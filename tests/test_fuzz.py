@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ntkcourse import features, flows, infinite, kernels, networks, regression, tangent, transport
+from ntkcourse import features, flows, infinite, kernels, networks, tangent, transport
 
 SOAK = bool(os.environ.get("SOAK"))
 KEY = jax.random.key(0)
@@ -52,7 +52,7 @@ FUNCTIONS = {
     "ridge 0": lambda x: kernels.ridge_regression(ROUGH, x, labels(x))(x),
     "gaussian_process": lambda x: kernels.gaussian_process(ROUGH, x, labels(x), 0.1)(x),
     "gradient_flow": lambda x: kernels.gradient_flow(SMOOTH, x, labels(x), 1.0)(x),
-    "log_marginal_likelihood": lambda x: regression.log_marginal_likelihood(
+    "log_marginal_likelihood": lambda x: kernels.log_marginal_likelihood(
         SMOOTH, x, labels(x), 0.1),
     "ridge_path": lambda x: kernels.ridge_path(
         kernels.gram(SMOOTH, x), kernels.gram(SMOOTH, x), labels(x), np.array([0.1, 1.0], x.dtype)),
