@@ -124,6 +124,14 @@ def without_numbers(tree):
 
 
 @each_chapter
+def test_every_check_says_its_kind(source):
+    without = [
+        ast.unparse(call) for call, arguments in checks_of(source) if "kind" not in arguments
+    ]
+    assert without == []
+
+
+@each_chapter
 def test_no_rival_is_arithmetic_on_the_measured_value(source):
     for call, arguments in checks_of(source):
         if "rival" in arguments:
