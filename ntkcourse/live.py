@@ -7,7 +7,6 @@ Python, the site makes JavaScript (``book/compile.py``), and print shows a pictu
 
 import base64
 import html
-import importlib
 import json
 import string
 from collections.abc import Callable
@@ -19,7 +18,6 @@ from ntkcourse.sliders import _alt_text, _in_notebook, _png, _publish, value_tex
 
 PLACES = 12
 """The most data points a reader can set; empty places have mask 0."""
-MODULES = ("live_networks", "live_training", "live_kernels", "live_particles")
 FRAMES = 2000
 """The most frames that Python computes for one picture."""
 
@@ -110,10 +108,11 @@ def normals(seed: int, count: int) -> np.ndarray:
 
 def figures() -> dict[str, Figure]:
     """All live figures by name."""
-    found = {}
-    for module in MODULES:
-        found |= importlib.import_module(f"ntkcourse.{module}").FIGURES
-    return found
+    # these modules import this one
+    from ntkcourse import live_kernels, live_networks, live_particles, live_training
+
+    modules = live_networks, live_training, live_kernels, live_particles
+    return {name: figure for module in modules for name, figure in module.FIGURES.items()}
 
 
 def live(name: str) -> None:

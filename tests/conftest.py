@@ -18,6 +18,14 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _forget_programs():
+    """Each compiled program holds maps of memory, of which a process may have 65,530: beyond that
+    it ends by a segmentation fault."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(params=["float32", "float64"])
 def dtype(request):
     return jax.numpy.dtype(request.param)
