@@ -48,10 +48,7 @@ def key(chapter: nbformat.NotebookNode, root: Path = ROOT) -> str:
     """
     cells = [cell.source for cell in chapter.cells if cell.cell_type == "code"]
     digest = hashlib.sha256(json.dumps(cells).encode())
-    shows_live = any("figures.live(" in cell for cell in cells)
     for module in reached(cells, root / "ntkcourse"):
-        if module.stem.startswith("live") and not shows_live:
-            continue
         digest.update(module.name.encode() + _code(module.read_text()).encode())
     for pins in ("requirements.txt", "constraints.txt"):
         lines = (root / pins).read_text().splitlines() if (root / pins).exists() else []
@@ -62,7 +59,12 @@ def key(chapter: nbformat.NotebookNode, root: Path = ROOT) -> str:
 
 
 def reached(cells: list[str], package: Path) -> list[Path]:
-    """The modules of the package that code cells import, and what these import in turn."""
+    """The modules of the package that code cells import, and what these import in turn.
+
+    `figures` can show live figures, which reach nearly everything: on a page that shows none, their
+    modules do not count.
+    """
+    shows_live = any("figures.live(" in cell for cell in cells)
     modules = {path.stem: path for path in sorted(package.glob("*.py"))}
     # Lines for IPython are no Python; they import nothing of ours.
     sources = [re.sub(r"^(\s*)[%!].*$", r"\1pass", cell, flags=re.MULTILINE) for cell in cells]
@@ -71,6 +73,7 @@ def reached(cells: list[str], package: Path) -> list[Path]:
         named = _imported(waiting.pop(), package.name)
         if named is None or not named <= set(modules):  # the package as a whole, or what it exports
             return list(modules.values())
+        named = {name for name in named if shows_live or not name.startswith("live")}
         waiting += [modules[name].read_text() for name in sorted(named - found)]
         found |= named
     return [modules[name] for name in sorted(found)]
