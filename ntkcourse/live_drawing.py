@@ -34,7 +34,7 @@ def _draw(ax, panel, layer, look, values, points):
         ax.plot(*((grid, values[0]) if len(values) == 1 else values), **look, label=words)
     elif layer.kind == "lines":
         lines = ax.plot(grid, values[0].T, **look | {"alpha": 0.6})
-        lines[0].set_label(label)
+        lines[0].set_label(words)
     elif layer.kind == "band":
         ax.fill_between(grid, *values, color=look["color"], alpha=0.18, linewidth=0, label=words)
     elif layer.kind == "dots":

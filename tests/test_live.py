@@ -785,3 +785,14 @@ def test_a_policy_allows_what_the_build_wrote_and_nothing_that_makes_code():
     [rule] = [part for part in text.split("; ") if part.startswith("script-src")]
     assert "'unsafe-inline'" not in rule
     assert rule.count("sha256") == 2
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_picture_says_what_its_layers_are(name):
+    import matplotlib.pyplot as plt
+
+    picture = live.Session(FIGURES[name]).draw(frames=1)
+    words = {text.get_text() for legend in picture.legends for text in legend.get_texts()}
+    wanted = {y.label for panel in FIGURES[name].panels for y in panel.layers if y.label}
+    plt.close(picture)
+    assert words == wanted
