@@ -17,7 +17,7 @@ CREDITS = {
     "Allen1974", "Antognini2019", "Arias1998", "Arora2020", "Cheng2024", "Cho2009", "Cortes2012",
     "Dalalyan2008", "Daniely2016", "Demsar2006", "Fernandez2014", "Geiger2020", "Golub1979",
     "He2015", "Holm1979", "Lee2020", "Lewkowycz2020", "Li2022", "Long2021", "Mercer1909",
-    "Nadeau2003", "Radhakrishnan2024", "Wainberg2016", "Williams1996", "WilliamsSeeger2001",
+    "Nadeau2003", "Radhakrishnan2024", "Wainberg2016", "Williams1996", "Williams2001",
     "Yaida2020", "YangTransfer2021", "Yao2007", "Yu2016", "Zhang2017",
 }  # fmt: skip
 
