@@ -18,7 +18,10 @@ def known(value) -> bool:
 
 def finite(value, name: str, dtype=float) -> Array:
     """``value`` as an array of floats, free of NaN and infinity; integers become ``dtype``."""
-    array = value if isinstance(value, jax.Array) else np.asarray(value)
+    try:
+        array = value if isinstance(value, jax.Array) else np.asarray(value)
+    except ValueError as error:  # a list with parts of several shapes, of a network for example
+        raise TypeError(f"expected {name} to be an array, got {type(value).__name__}") from error
     if array.dtype == object or not np.can_cast(array.dtype, np.complex128):
         raise TypeError(f"expected {name} to be an array of numbers, got dtype {array.dtype}")
     if jnp.issubdtype(array.dtype, jnp.complexfloating):

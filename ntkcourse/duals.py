@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Array
 
 from ntkcourse import checks
-from ntkcourse.mehler import correlation, missed, reciprocal, root, smooth
+from ntkcourse.linalg import inverse, root
+from ntkcourse.mehler import correlation, missed, smooth
 
 __all__ = ["Activation", "Dual", "dual", "resolve"]
 
@@ -90,7 +91,7 @@ def arch(c: Array) -> Array:
     return jnp.pi / 2 * size + rest
 
 
-arcsin.defjvp(lambda c, dc: (arcsin(*c), reciprocal(root((1 - c[0]) * (1 + c[0]))) * dc[0]))
+arcsin.defjvp(lambda c, dc: (arcsin(*c), inverse(root((1 - c[0]) * (1 + c[0]))) * dc[0]))
 arch.defjvp(lambda c, dc: (arch(*c), arcsin(*c) * dc[0]))
 
 # Closed forms: functions of (q11, q12, q22) that give kappa and kappa_dot.

@@ -168,8 +168,7 @@ def feature_regression(
     The primal form of ``gradient_flow(feature_kernel(phi), ...)``; at t = infinity that of
     ``ridge_regression``. Shaped (m,) or (m, c) like ``y``; a list of times puts one axis in front.
     """
-    x = checks.points(x)
-    y = checks.targets(y, x)
+    x, y = checks.data(x, y)
     t = checks.times(t, x.dtype)
     ridge = checks.number(ridge, "ridge", least=0)
     design = phi(x)
@@ -180,13 +179,11 @@ def feature_regression(
         raise ValueError(
             f"expected theta0 of shape {design.shape[1:] + y.shape[1:]}, got {theta0.shape}"
         )
-    residual = y - design @ theta0
+    residual, times = y - design @ theta0, jnp.atleast_1d(t)
+    ridge = jnp.asarray(ridge, design.dtype)
     if len(x) <= design.shape[1]:  # the smaller of the two Gram matrices of the features
-        moves = jax.vmap(lambda a: design.T @ a)(_flow(design @ design.T, ridge, t, residual))
+        duals = flow_solve(design @ design.T, ridge, times, residual)
+        moves = jax.vmap(lambda a: design.T @ a)(duals)
     else:
-        moves = _flow(design.T @ design, ridge, t, design.T @ residual)
+        moves = flow_solve(design.T @ design, ridge, times, design.T @ residual)
     return theta0[None] + moves if t.ndim else theta0 + moves[0]
-
-
-def _flow(matrix, ridge, t, b):
-    return flow_solve(matrix, jnp.asarray(ridge, matrix.dtype), jnp.atleast_1d(t), b)

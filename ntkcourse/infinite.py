@@ -19,8 +19,9 @@ from jax.tree_util import Partial
 from jaxtyping import Array
 
 from ntkcourse import checks
-from ntkcourse.duals import Activation, correlation, dual, reciprocal, root
+from ntkcourse.duals import Activation, correlation, dual
 from ntkcourse.kernels import Kernel, of_products, trained_ensemble
+from ntkcourse.linalg import inverse, root
 
 __all__ = ["dense", "dual", "layer_norm", "network", "nngp", "nonlinearity", "ntk", "residual",
            "trained_ensemble"]  # fmt: skip
@@ -106,7 +107,7 @@ def residual(*layers: Layer) -> Layer:
 
 
 def _layer_norm(s):
-    scale = reciprocal(root(s.xx)) * reciprocal(root(s.yy))
+    scale = inverse(root(s.xx)) * inverse(root(s.yy))
     one, two = ((q > 0).astype(q.dtype) for q in (s.xx, s.yy))
     return State(one, correlation(s.xx, s.xy, s.yy), two, s.theta * scale)
 

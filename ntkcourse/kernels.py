@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from ntkcourse import checks
 from ntkcourse.grams import gram, matvec
+from ntkcourse.linalg import root
 from ntkcourse.processes import (
     gaussian_process,
     gaussian_samples,
@@ -46,9 +47,7 @@ def _gaussian(p):
 
 
 def _exponential(p):
-    # sqrt has no derivative at 0; the inner where keeps NaN out of the gradient there
-    distance = jnp.where(p.apart > 0, jnp.sqrt(jnp.where(p.apart > 0, p.apart, 1)), 0)
-    return jnp.exp(-distance)
+    return jnp.exp(-root(p.apart))
 
 
 def _laplace1(lengthscale, x, y):

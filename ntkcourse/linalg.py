@@ -26,9 +26,15 @@ def spectrum_cut(values: Float[Array, " n"]) -> Float[Array, " n"]:
     return jnp.where(values > floor, values, 0)
 
 
-def inverse(values: Float[Array, " n"]) -> Float[Array, " n"]:
+def inverse(values: Array) -> Array:
     """1 / values, and 0 where a value is 0: the eigenvalues of the pseudo-inverse."""
     return jnp.where(values > 0, 1 / jnp.where(values > 0, values, 1), 0)
+
+
+def root(x: Array) -> Array:
+    """The square root of max(x, 0), with derivative 0 instead of infinity at 0."""
+    positive = x > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
 
 
 def scaled(factors: Float[Array, " n"], rows: Float[Array, "n *c"]) -> Float[Array, "n *c"]:

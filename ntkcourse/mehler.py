@@ -10,21 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-
-def root(x: Array) -> Array:
-    """The square root of max(x, 0), with derivative 0 instead of infinity at 0."""
-    positive = x > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
-
-
-def reciprocal(x: Array) -> Array:
-    """1 / x, and 0 at 0."""
-    return jnp.where(x > 0, 1 / jnp.where(x > 0, x, 1), 0)
+from ntkcourse.linalg import inverse, root
 
 
 def correlation(q11: Array, q12: Array, q22: Array) -> Array:
     """q12 / sqrt(q11 q22) in [-1, 1]; 1 or -1 when it is so up to rounding, 0 when undefined."""
-    return _snapped(q12 * (reciprocal(root(q11)) * reciprocal(root(q22))))
+    return _snapped(q12 * (inverse(root(q11)) * inverse(root(q22))))
 
 
 @jax.custom_jvp

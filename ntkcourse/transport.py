@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ntkcourse import checks, plans
-from ntkcourse.linalg import psd_root
+from ntkcourse.linalg import psd_root, root
 
 
 def _clouds(x, y, a=None, b=None):
@@ -62,12 +62,7 @@ def wasserstein2(
         x_rows, y_rows = x[rows], y.astype(x.dtype)[columns]
     costs = ((x_rows - y_rows) ** 2).reshape(len(rows), -1).sum(1)
     square = masses @ costs
-    return jnp.asarray(np.sqrt(square), x.dtype) if known else _root(square)
-
-
-def _root(square):
-    # sqrt has no derivative at 0; the inner where keeps NaN out of the gradient there
-    return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
+    return jnp.asarray(np.sqrt(square), x.dtype) if known else root(square)
 
 
 def _plan(x, y, a, b):
@@ -109,8 +104,7 @@ def optimal_permutation(x: Float[Array, "n d"], y: Float[Array, "n d"]) -> Int[A
 
 def optimal_map(x: Float[Array, "n d"], y: Float[Array, "n d"]) -> Float[Array, "n d"]:
     """The points T(x_i): row i is where the optimal map from x to y takes x_i; equal weights."""
-    x, y, _, _ = _clouds(x, y)
-    return y[optimal_permutation(x, y)]
+    return checks.points(y, "y")[optimal_permutation(x, y)]
 
 
 def geodesic(
@@ -125,8 +119,7 @@ def geodesic(
     if checks.known(t) and np.any(np.asarray(t) > 1):
         raise ValueError(f"expected t in [0, 1], got {t}")
     s = t[..., None, None] if t.ndim else t
-    target = y[optimal_permutation(x, y)]
-    start, end = (jnp.expand_dims(c, range(t.ndim)) for c in (x, target))
+    start, end = (jnp.expand_dims(c, range(t.ndim)) for c in (x, optimal_map(x, y)))
     return (1 - s) * start + s * end
 
 

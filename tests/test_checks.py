@@ -42,6 +42,7 @@ def test_finite_keeps_floats_and_takes_booleans(dtype):
     [
         (["a"], TypeError, "expected q to be an array of numbers, got dtype <U1"),
         (None, TypeError, "expected q to be an array of numbers, got dtype object"),
+        ([np.ones(2), np.ones(3)], TypeError, "expected q to be an array, got list"),
         ([1j], TypeError, "expected real q, got dtype complex128"),
         (jnp.array([1j]), TypeError, "expected real q, got dtype complex128"),
         ([0.0, NAN], ValueError, "expected finite q, got NaN or infinity"),

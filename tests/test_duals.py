@@ -12,7 +12,7 @@ from scipy.integrate import quad
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from ntkcourse import duals, mehler
+from ntkcourse import duals, linalg, mehler
 from ntkcourse.duals import BY_NAME, SLOPE, resolve
 
 FORMULAS = {
@@ -86,8 +86,8 @@ def test_derivatives_of_arcsin_and_its_integral(dtype):
 
 def test_root(dtype):
     x = jnp.asarray([-1.0, 0.0, 1e-30, 4.0], dtype)
-    np.testing.assert_allclose(mehler.root(x), [0, 0, 1e-15, 2], rtol=1e-6)
-    slopes = jax.vmap(jax.grad(mehler.root))(x)
+    np.testing.assert_allclose(linalg.root(x), [0, 0, 1e-15, 2], rtol=1e-6)
+    slopes = jax.vmap(jax.grad(linalg.root))(x)
     np.testing.assert_allclose(slopes, [0, 0, 0.5e15, 0.25], rtol=1e-6)
 
 

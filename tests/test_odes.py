@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
-from ntkcourse import odes
+from ntkcourse import networks, odes, tangent
 
 
 def test_the_tableau_has_order_five_and_its_companion_four():
@@ -102,6 +102,40 @@ def test_a_field_that_jumps():
     last, _, reached = odes.solve(slide, jnp.array([0.3, 0.0]), jnp.array([1.0]), lambda y: y)
     assert reached
     np.testing.assert_allclose(last, [0, 1 - np.exp(-1)], atol=1e-4)
+
+
+def test_a_stiff_linear_flow():
+    """Condition 1e5, modes that are not the coordinates: the solution is known."""
+    rates = jnp.geomspace(1, 1e5, 6)
+    turn = jnp.linalg.qr(jax.random.normal(jax.random.key(0), (6, 6)))[0]
+    matrix, times = turn * rates[None] @ turn.T, jnp.array([1e-5, 1e-2, 1.0])
+    start = jnp.ones(6)
+    _, seen, reached = jax.jit(
+        lambda start: odes.solve(lambda y: -matrix @ y, start, times, lambda y: y)
+    )(start)
+    wanted = [turn @ (jnp.exp(-rates * t) * (turn.T @ start)) for t in times]
+    assert reached
+    np.testing.assert_allclose(seen, wanted, atol=1e-7)
+
+
+def test_jumps_cost_few_steps():
+    """Neurons that pass data points: six evaluations for a step of about half of 1 / rho."""
+    x = jax.random.normal(jax.random.key(0), (20, 3))
+    init, apply = networks.mlp((3, 64, 1))
+    params, calls = init(key=jax.random.key(1)), []
+
+    def downhill(p):
+        jax.debug.callback(lambda: calls.append(0))
+        gradient = jax.grad(lambda p: jnp.sum((apply(p, x) - jnp.sin(3 * x[:, 0])) ** 2) / 2)(p)
+        return jax.tree.map(jnp.negative, gradient)
+
+    times = jnp.array([2.0])
+    _, _, reached = odes.solve(downhill, params, times, lambda p: 0.0)
+    rho = np.linalg.eigvalsh(tangent.empirical_ntk(apply, params, x))[-1]
+    jax.effects_barrier()
+    assert reached
+    print("CALLS", len(calls), rho)
+    assert len(calls) < 24 * rho * times[0]
 
 
 @pytest.mark.parametrize("count", [0, 1, 64, 65, 5000])
