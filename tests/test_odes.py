@@ -134,7 +134,6 @@ def test_jumps_cost_few_steps():
     rho = np.linalg.eigvalsh(tangent.empirical_ntk(apply, params, x))[-1]
     jax.effects_barrier()
     assert reached
-    print("CALLS", len(calls), rho)
     assert len(calls) < 24 * rho * times[0]
 
 
