@@ -21,6 +21,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ntkcourse import checks, odes
 from ntkcourse.duals import Activation, resolve
+from ntkcourse.grams import matvec
+from ntkcourse.tiles import Kernel
 
 Energy = Callable[[Array, Array], Array]
 BAND = 2**20
@@ -35,8 +37,12 @@ def potential(V: Callable[[Array], Array]) -> Energy:
 def interaction(W: Callable[[Array, Array], Array]) -> Energy:
     r"""The energy :math:`\frac12 \iint W(x, y) \, d\mu(x) d\mu(y)` of pairs, for symmetric W.
 
-    The matrix of pairs is never stored: it is summed in bands of rows, its derivative too.
+    The matrix of pairs is never stored: it is summed in bands of rows, its derivative too. A kernel
+    of :mod:`ntkcourse.kernels`, or any ``kernels.of_products(formula)``, is faster than a function
+    of two points: its distances and products are those of whole tiles.
     """
+    if isinstance(W, Kernel):
+        return lambda particles, weights: jnp.dot(weights, matvec(W, particles, weights)) / 2
 
     def energy(particles, weights):
         n, columns = len(particles), jnp.moveaxis(particles, 0, -1)
