@@ -205,8 +205,9 @@ def machine(stored: dict) -> list[str]:
     load = max((entry["load"] for entry in cases), default=0)
     dates = sorted(entry["date"] for entry in cases)
     lines = [
-        f"Measured {dates[0]} to {dates[-1]}, each case in {_count(cases)}, on {about['cores']} cores of {about['model']}, "
-        f"{about['memory'] / 2**30:.0f} GiB, {about['system']}, Python {about['python']}. "
+        f"Measured {dates[0]} to {dates[-1]}, each case in {_count(cases)}, on "
+        f"{about['cores']} cores of {about['model']}, {about['memory'] / 2**30:.0f} GiB, "
+        f"{about['system']}, Python {about['python']}. "
         f"{listed}.",
         "",
     ] if dates else []  # fmt: skip

@@ -175,7 +175,8 @@ def block(k: Kernel, x: Array, y: Array) -> Array:
     """All k(x_i, y_j) at once, by the kernel's own way if it has one."""
     if k.matrix is not None:
         return k.matrix(*k.parameters, x, y)
-    return jax.vmap(lambda a: jax.vmap(lambda b: k(a, b))(y))(x)
+    columns = jnp.moveaxis(y, 0, -1)  # the long axis last, along which the processor works
+    return jax.vmap(lambda a: jax.vmap(partial(k, a), in_axes=-1)(columns))(x)
 
 
 def entry_dtype(k: Kernel, x: Array, y: Array):
