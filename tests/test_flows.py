@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ntkcourse import flows, kernels, training
+from ntkcourse import flows, kernels, tiles, training
 
 KEY = jax.random.key(0)
 NAN = float("nan")
@@ -466,15 +466,19 @@ def test_the_temperature_may_be_traced():
         np.testing.assert_allclose(got, run(float(tau)), rtol=1e-12)
 
 
-def test_pairs_in_bands_are_all_pairs(monkeypatch):
-    particles, weights = cloud(7), jnp.arange(1.0, 8) / 28
-    energy = flows.interaction(repulsion)
-    whole = jax.value_and_grad(energy)(particles, weights)
-    monkeypatch.setattr(flows, "BAND", 3 * particles.size)  # three rows, three rows, one
-    banded = jax.value_and_grad(energy)(particles, weights)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), banded, whole)
-    expected = interaction_in_numpy(np.asarray(particles), np.asarray(weights))
-    np.testing.assert_allclose(banded[0], expected, rtol=1e-12)
+def test_pairs_in_tiles_are_all_pairs():
+    n = tiles.TILE + 5
+    particles, weights = cloud(n), jnp.arange(1.0, n + 1) / (n * (n + 1) / 2)
+
+    def stored(particles, weights):
+        pairs = jax.vmap(lambda a: jax.vmap(lambda b: repulsion(a, b))(particles))(particles)
+        return weights @ pairs @ weights / 2
+
+    tiled, whole = (
+        jax.value_and_grad(F, (0, 1))(particles, weights)
+        for F in (flows.interaction(repulsion), stored)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-14), tiled, whole)
 
 
 def test_more_steps_than_are_tried_are_refused():
