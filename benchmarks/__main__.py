@@ -64,19 +64,21 @@ def measure_case(case, chosen, pythons) -> dict:
     """All sizes of a case, in new processes for each run, and its growth."""
     sizes = [case.sizes[0] | case.quick] if chosen.quick else case.sizes
     entry = {"name": case.name, "date": time.strftime("%Y-%m-%d %H:%M"), "sizes": []}
-    entry["load"] = facts.load()
+    count = 1 if case.once else chosen.runs
+    entry |= {"load": facts.load(), "runs": count}
+    patience = chosen.patience * (6 if case.once else 1)
     for size in sizes:
         runs = []
-        for index in range(chosen.runs):
+        for index in range(count):
             start = time.perf_counter()
             try:
-                runs.append(measure.run(case, size, pythons, chosen.rounds, chosen.patience))
+                runs.append(measure.run(case, size, pythons, chosen.rounds, patience))
             except measure.FAILURES as error:  # one case must not cost us the others
                 say(f"  {page.label(case, size)}: {error}")
                 runs = [{"size": size, "failed": str(error), "sides": {}}]
                 break
             took = time.perf_counter() - start
-            say(f"  {page.label(case, size)}  run {index + 1} of {chosen.runs}, {took:.0f} s")
+            say(f"  {page.label(case, size)}  run {index + 1} of {count}, {took:.0f} s")
         entry["sizes"].append(merged(runs))
         say(f"    {page.summary(case, entry['sizes'][-1])}")
     if case.growth and not (chosen.quick or chosen.no_growth):

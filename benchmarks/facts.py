@@ -12,14 +12,27 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
+
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = {"__init__", "claims", "figures", "sliders"}
 CORE = sorted(p.stem for p in (ROOT / "ntkcourse").glob("*.py") if p.stem not in BOOK)
 
 
-def load() -> float:
-    """How many processes wanted a core in the last minute, before we begin."""
-    return round(os.getloadavg()[0], 2)
+def load(seconds: float = 1.0) -> float:
+    """How many cores others keep busy, while we wait; the load average would count ourselves."""
+
+    def ticks():
+        found = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+        return np.array(found[:8], float)
+
+    if not Path("/proc/stat").exists():
+        return round(os.getloadavg()[0], 2)
+    before = ticks()
+    time.sleep(seconds)
+    spent = ticks() - before
+    idle = spent[3] + spent[4]  # waiting for a disk is no work
+    return round(float(os.cpu_count() * (1 - idle / max(spent.sum(), 1))), 2)
 
 
 def machine() -> dict:
@@ -82,6 +95,17 @@ class Page(HTMLParser):
             self.files[attrs["src"]] = "pictures"
 
 
+FONTS = {
+    "": ["vendor/fontawesome/webfonts/fa-solid-900.woff2"],
+    "mathjax": [
+        f"mathjax/output/chtml/fonts/woff-v2/MathJax_{name}.woff"
+        for name in ("Zero", "Main-Regular", "Main-Bold", "Math-Italic", "AMS-Regular",
+                     "Calligraphic-Regular", "Size1-Regular", "Size2-Regular")
+    ],
+}  # fmt: skip
+"""Fonts that a browser asked for on a chapter, by the script that must be there; not in a page."""
+
+
 def weigh(path: Path) -> int:
     """Bytes on the wire: text compressed by gzip, what is compressed already as it is."""
     content = path.read_bytes()
@@ -92,8 +116,8 @@ def weigh(path: Path) -> int:
 def site(folder: Path = ROOT / "_build/html") -> list[dict]:
     """Compressed weight of each page of the built site with what it asks for at once, by kind.
 
-    From the files alone, without a browser: fonts that a style sheet or MathJax asks for later
-    are not seen, unless a page names them itself.
+    From the files alone, without a browser: for the fonts that style sheets and MathJax ask for
+    see ``FONTS``; icons come on every page, the others where there is MathJax.
     """
     pages = []
     for path in sorted(folder.glob("chapters/*.html")):
@@ -104,6 +128,11 @@ def site(folder: Path = ROOT / "_build/html") -> list[dict]:
             target = (path.parent / unquote(parts.path)).resolve()
             if not parts.scheme and target.is_file():
                 weights[kind] = weights.get(kind, 0) + weigh(target)
+        needed = [
+            f for script, fonts in FONTS.items() for f in fonts if script in " ".join(page.files)
+        ]
+        found = [folder / "_static" / font for font in needed]
+        weights["fonts"] = weights.get("fonts", 0) + sum(weigh(f) for f in found if f.is_file())
         pages.append(
             {
                 "page": path.stem,

@@ -127,7 +127,9 @@ def run(case: Case, size: dict, pythons: dict[str, str], rounds: int, patience: 
         for side, worker in workers.items():
             kept = {key: worker.ready[key] for key in ("first", "versions")}
             result["sides"][side] = kept | {"wall": [], "cpu": []}
-        for _ in range(rounds):
+            if case.once:
+                result["sides"][side] |= {"wall": [kept["first"]], "cpu": [worker.ready["busy"]]}
+        for _ in range(0 if case.once else rounds):
             for side, worker in workers.items():
                 report = worker.time(max(1, int(TARGET / max(worker.ready["again"], 1e-6))))
                 for clock in ("wall", "cpu"):

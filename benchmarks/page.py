@@ -13,6 +13,7 @@ END = "<!-- end of the generated part -->"
 NAMES = {"neural_tangents": "neural-tangents", "sklearn": "scikit-learn", "pot": "POT",
          "scipy": "SciPy", "ott": "ott-jax", "machine": "the machine", "ours": "ours"}  # fmt: skip
 BUSY = 0.5
+KINDS = ("text", "scripts", "styles", "fonts", "pictures")
 
 
 def label(case: Case, size: dict) -> str:
@@ -153,8 +154,8 @@ def scaling(stored: dict) -> list[str]:
     return [
         "## Scaling", "",
         f"`kernels.matvec` with {one['rows']:,} points in 16 dimensions, float32, by the clock on "
-        "the wall. The devices are virtual ones: they share the cores of this one machine, so that "
-        "no layout can be faster than its number of cores.", "",
+        "the wall. Each process is bound to one core of its own, so that two are at best twice as "
+        "fast. *Same work* is strong scaling, *work per device* weak scaling.", "",
         *_table(head, rows),
     ]  # fmt: skip
 
@@ -173,15 +174,20 @@ def weights(stored: dict) -> list[str]:
     rows = []
     for page in stored.get("site", []):
         kinds = page["by kind"]
-        parts = [f"{kinds.get(k, 0) / 1e3:.0f}" for k in ("text", "scripts", "styles", "pictures")]
+        parts = [f"{kinds.get(k, 0) / 1e3:.0f}" for k in KINDS]
         rows.append([page["page"], f"{page['bytes'] / 1e3:.0f}", *parts,
                      str(page["blocking scripts"])])  # fmt: skip
     if rows:
         lines += ["Kilobytes that a page asks for at once, compressed; the goal is 1,000. Fonts "
-                  "that a style sheet or MathJax asks for later are not counted.", ""]  # fmt: skip
-        head = ["page", "all", "text", "scripts", "styles", "pictures", "scripts that block"]
+                  "are the icons and those that MathJax asks for on a chapter.", ""]  # fmt: skip
+        head = ["page", "all", *KINDS, "scripts that block"]
         lines += _table(head, rows)
     return lines
+
+
+def _count(cases) -> str:
+    runs = max(entry.get("runs", 1) for entry in cases)
+    return "one run" if runs == 1 else f"{runs} runs of new processes"
 
 
 def machine(stored: dict) -> list[str]:
@@ -199,14 +205,15 @@ def machine(stored: dict) -> list[str]:
     load = max((entry["load"] for entry in cases), default=0)
     dates = sorted(entry["date"] for entry in cases)
     lines = [
-        f"Measured {dates[0]} to {dates[-1]} on {about['cores']} cores of {about['model']}, "
-        f"{about['memory'] / 2**30:.0f} GiB, {about['system']}, Python {about['python']}. "
+        f"Measured {dates[0]} to {dates[-1]}, each case in {_count(cases)}, on "
+        f"{about['cores']} cores of {about['model']}, {about['memory'] / 2**30:.0f} GiB, "
+        f"{about['system']}, Python {about['python']}. "
         f"{listed}.",
         "",
     ] if dates else []  # fmt: skip
     if load > BUSY:
         lines += [
-            f"**Preliminary:** other programs were running (load up to {load:g} before a case), "
+            f"**Preliminary:** other programs kept up to {load:g} cores busy before a case, "
             "so these numbers will change.",
             "",
         ]

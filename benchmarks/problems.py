@@ -28,6 +28,7 @@ class Case:
     axis: str = "n"  # the entry of a size that grows
     view: Callable | None = None  # what has to agree, if not the entries of the result
     agree: dict | None = None
+    once: bool = False  # so long that one call, in one run, is all we measure
 
 
 def clouds(size):
@@ -54,9 +55,9 @@ def network(size):
     return {"x": x.astype(size["dtype"]), "weights": [w.astype(size["dtype"]) for w in weights]}
 
 
-analytic = gram = fourier = pairs = gram_memory = flow_memory = clouds
+analytic = gram = fourier = pairs = pairs_of_any = gram_memory = flow_memory = clouds
 transport_plane = transport_ten = transport_line = transport_weighted = clouds
-ridge = ridge_many = descend_memory = regression
+ridge = ridge_many = ridge_huge = descend_memory = regression
 empirical = own_function = network
 
 
@@ -140,6 +141,15 @@ CASES = (
         growth=_sizes(("float32",), (2500, 5000, 10_000), d=20),
     ),
     Case(
+        "ridge_huge",
+        "the same in n = 10⁵ points: its matrix would take 40 GB",
+        (),
+        _sizes(("float32",), (100_000,), d=20),
+        {"n": 40, "d": 3},
+        memory=lambda size: 2 * GB,
+        once=True,
+    ),
+    Case(
         "fourier",
         "Fourier features of the Gaussian kernel, d = 50, m = 2000",
         ("sklearn",),
@@ -190,7 +200,7 @@ CASES = (
     ),
     Case(
         "pairs",
-        "velocity of particles under a Gaussian pair interaction, d = 2",
+        "velocity of particles under a Gaussian pair interaction, a kernel of the package, d = 2",
         (),
         _sizes(("float32",), (10_000,), d=2),
         {"n": 40},
@@ -198,6 +208,14 @@ CASES = (
         "two products and two passes over all pairs",
         memory=lambda size: 0.5 * GB,
         growth=_sizes(("float32",), (1250, 2500, 5000, 10_000), d=2),
+    ),
+    Case(
+        "pairs_of_any",
+        "the same interaction as a user's own function of two points, d = 2",
+        (),
+        _sizes(("float32",), (10_000,), d=2),
+        {"n": 40},
+        memory=lambda size: 0.5 * GB,
     ),
     Case(
         "gram_memory",

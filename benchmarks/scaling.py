@@ -5,6 +5,7 @@
 
 import json
 import os
+import shutil
 import socket
 import statistics
 import subprocess
@@ -14,17 +15,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = 8000
-LAYOUTS = ((1, 1), (1, 2), (1, 4), (2, 1))
-"""Processes, and virtual devices of each."""
+LAYOUTS = ((1, 1), (2, 1))
+"""Processes, and virtual devices of each. A process has one core for itself: without that, one
+process with one device would use all of them."""
 
 
-def start(python: str, devices: int, arguments: list[str]) -> subprocess.Popen:
-    """One process with so many virtual devices."""
+def start(python: str, devices: int, core: int, arguments: list[str]) -> subprocess.Popen:
+    """One process with so many virtual devices, on one core."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
     environment |= {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+    cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else [0]
+    pin = ["taskset", "-c", str(cores[core % len(cores)])] if shutil.which("taskset") else []
     return subprocess.Popen(
-        [python, "-m", "benchmarks.scaling", *arguments],
+        [*pin, python, "-m", "benchmarks.scaling", *arguments],
         cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -39,7 +43,7 @@ def measure(python: str, layouts=LAYOUTS, rows: int = ROWS, patience: float = 20
                 free.bind(("127.0.0.1", 0))
                 address = f"127.0.0.1:{free.getsockname()[1]}"
             arguments = [[str(rows), address, str(i)] for i in range(processes)]
-        running = [start(python, devices, a) for a in arguments]
+        running = [start(python, devices, i, a) for i, a in enumerate(arguments)]
         try:
             outputs = [process.communicate(timeout=patience)[0] for process in running]
         except subprocess.TimeoutExpired:

@@ -58,16 +58,17 @@ def main(side: str, name: str, size: dict, say) -> None:
     case = next(c for c in problems.CASES if c.name == name)
     module = importlib.import_module(f"benchmarks.sides.{side}")
     call = getattr(module, name)(getattr(problems, name)(size), size)
-    before, start = memory("VmRSS"), time.perf_counter()
+    before, start, busy = memory("VmRSS"), time.perf_counter(), time.process_time()
     result = finished(call())
-    first = time.perf_counter() - start
+    first, busy = time.perf_counter() - start, time.process_time() - busy
     seen = [] if side == "machine" else sample(case.view(result) if case.view else result)
     del result
     start = time.perf_counter()
-    finished(call())
+    if not case.once:
+        finished(call())
     again = time.perf_counter() - start
     versions = {package: importlib.metadata.version(package) for package in PACKAGES[side]}
-    say(first=first, again=again, sample=seen, versions=versions)
+    say(first=first, busy=busy, again=again, sample=seen, versions=versions)
     for line in sys.stdin:
         repeats = int(line)
         wall, cpu = time.perf_counter(), time.process_time()

@@ -195,6 +195,28 @@ def copy_mathjax(app, error) -> None:
         shutil.copy(file.locate(), target)
 
 
+def lighten(app, error) -> None:
+    """Pages that paint before their scripts run, and without half a megabyte of drawn icons.
+
+    The theme's script draws what its style sheet and font show as well. A deferred script runs in
+    its order when the page is there; so does a line that needs one, as a module.
+    """
+    if error or app.builder.format != "html":
+        return
+    for path in Path(app.outdir).rglob("*.html"):
+        text = re.sub(
+            r"<script src=\"[^\"]*/fontawesome\.js[^>]*></script>\n?", "", path.read_text()
+        )
+        text = re.sub(
+            r"<script (?![^>]*\b(?:defer|async)\b)(?=[^>]*\bsrc=)", "<script defer ", text
+        )
+        text = text.replace("<script>DOCUMENTATION_", '<script type="module">DOCUMENTATION_')
+        # pictures beyond the first two come when they come near
+        first, second, *others = [*re.split(r"(?=<img )", text, maxsplit=2), "", ""][:3]
+        later = re.sub(r"<img (?![^>]*\bloading=)", '<img loading="lazy" ', "".join(others))
+        path.write_text(first + second + later)
+
+
 def write_extras(app, error) -> None:
     """Site map, page for missing addresses, and the picture that link previews show."""
     if error or app.builder.format != "html":
@@ -278,6 +300,7 @@ def setup(app) -> dict:
     # After the theme has made its own buttons, at 501.
     app.connect("html-page-context", add_source_download, priority=600)
     app.connect("build-finished", copy_mathjax)
+    app.connect("build-finished", lighten)
     app.connect("build-finished", write_extras)
     # Pages are cached by their sources; a change of this engine is a reason to read them again.
     engine = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))

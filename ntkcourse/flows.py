@@ -21,10 +21,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ntkcourse import checks, odes
 from ntkcourse.duals import Activation, resolve
+from ntkcourse.grams import matvec
 
 Energy = Callable[[Array, Array], Array]
-BAND = 2**20
-"""The numbers that a band of pairs of particles may hold at once."""
 
 
 def potential(V: Callable[[Array], Array]) -> Energy:
@@ -35,28 +34,11 @@ def potential(V: Callable[[Array], Array]) -> Energy:
 def interaction(W: Callable[[Array, Array], Array]) -> Energy:
     r"""The energy :math:`\frac12 \iint W(x, y) \, d\mu(x) d\mu(y)` of pairs, for symmetric W.
 
-    The matrix of pairs is never stored: it is summed in bands of rows, its derivative too.
+    The matrix of pairs is never stored: it is summed in tiles, its derivative too. A kernel of
+    :mod:`ntkcourse.kernels`, or any ``kernels.of_products(formula)``, is faster than a function
+    of two points: its distances and products are those of whole tiles.
     """
-
-    def energy(particles, weights):
-        n, columns = len(particles), jnp.moveaxis(particles, 0, -1)
-        rows = max(1, min(n, BAND // particles.size))
-        # the last band is filled up with the first particles, of weight 0
-        spare = jnp.arange(-n % rows)
-        cloud = jnp.concatenate([particles, particles[spare]]).reshape(
-            -1, rows, *particles.shape[1:]
-        )
-        masses = jnp.pad(weights, (0, len(spare))).reshape(-1, rows)
-
-        @partial(jax.checkpoint, prevent_cse=False)
-        def band(some):
-            # the long axis last, along which the processor works
-            pairs = jax.vmap(lambda a: jax.vmap(partial(W, a), in_axes=-1)(columns))(some[0])
-            return jnp.sum(some[1] * jnp.sum(pairs * weights[None], axis=1))
-
-        return jnp.sum(jax.lax.map(band, (cloud, masses))) / 2
-
-    return energy
+    return lambda particles, weights: jnp.dot(weights, matvec(W, particles, weights)) / 2
 
 
 def mean_field_risk(

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.tree_util import Partial
 from jaxtyping import Array, PyTree
 
@@ -105,7 +104,7 @@ def mixed(apply, params, x):
     """Whether the output at the first row is another one beside a copy than beside a stranger."""
     other = x[-1:] + (x[-1:] / 2 + 1 if jnp.issubdtype(x.dtype, jnp.floating) else 0)
     batches = jnp.stack([jnp.concatenate([x[:1], b]) for b in (x[:1], other)])
-    same, new = lax.map(lambda batch: apply(params, batch)[:1], batches)
+    same, new = jax.vmap(lambda batch: apply(params, batch)[:1])(batches)
     size = jnp.maximum(jnp.max(jnp.abs(same)), jnp.max(jnp.abs(new)))
     far = jnp.abs(same - new) > jnp.finfo(same.dtype).eps ** 0.5 * size
     return jnp.any(far | (jnp.isnan(same) != jnp.isnan(new)))

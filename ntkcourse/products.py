@@ -128,13 +128,23 @@ class Outer(NamedTuple):
 
 def contract(left: list[Outer | Array], right: list[Outer | Array]) -> Array:
     """The inner products of all gradients, (n, outputs, m, outputs), summed over the parameters."""
-    total = jnp.zeros(())
-    for a, b in zip(left, right, strict=True):
+
+    def part(a, b):
         if not isinstance(a, Outer):
-            part = jnp.einsum("iap,jcp->iajc", a, b)
-        else:
-            inner = jnp.einsum("ibmk,jbpk->ijbmp", a.inputs, b.inputs)[:, None, :, None]
-            part = jnp.einsum("iabmn,jcbpn->iajcbmp", a.cotangents, b.cotangents)
-            part = jnp.sum(inner * part, axis=(4, 5, 6))
-        total = part if total.ndim == 0 else total + part
-    return total
+            return _inner(a[None], b[None])[0]
+        inputs, cotangents = (
+            _inner(*(jnp.moveaxis(term, -3, 0) for term in pair)) for pair in zip(a, b, strict=True)
+        )
+        return jnp.sum(inputs[:, :, None, :, :, None] * cotangents, (0, 3, 6))
+
+    return sum(map(part, left, right))
+
+
+def _inner(u, v):
+    """The inner products of all vectors (batch, ..., k), by matrices.
+
+    With more axes than two, be they of size 1, XLA copies and transposes what it multiplies.
+    """
+    a, b = (w.reshape(len(w), -1, w.shape[-1]) for w in (u, v))
+    all_pairs = a[0] @ b[0].T if len(a) == 1 else a @ b.swapaxes(1, 2)
+    return all_pairs.reshape(len(u), *u.shape[1:-1], *v.shape[1:-1])

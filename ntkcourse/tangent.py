@@ -3,7 +3,7 @@ r"""The tangent kernel of a finite network, its linearisation, and how curved it
 Derived in the chapters :ref:`ntk` and :ref:`lazy` (the norms).
 """
 
-from functools import partial
+from functools import lru_cache, partial
 from math import isqrt
 
 import jax
@@ -114,30 +114,25 @@ def kernel(apply: Apply, params: PyTree, *, trace: bool = False) -> Kernel:
     """
     if not callable(apply):
         functions.expect(apply, params, jnp.zeros((1, 1)))
-    matrix = _traces if trace else _matrix
-    return Kernel(_trace if trace else _entry, (functions.traceable(apply), params), matrix)
+    entry, matrix = _formulas(trace)
+    return Kernel(entry, (functions.traceable(apply), params), matrix)
 
 
-def _matrix(apply, params, x, y):
-    values = empirical_ntk(apply, params, x, y)
-    if values.ndim == 4:
-        raise ValueError(
-            f"expected apply with one output, got {values.shape[-1]}; kernel(apply, params, "
-            "trace=True) is the trace over outputs, empirical_ntk has all of them"
-        )
-    return values
+@lru_cache  # so that JAX recognises a kernel that it has compiled before
+def _formulas(trace):
+    def matrix(apply, params, x, y):
+        values = empirical_ntk(apply, params, x, y, trace=trace)
+        if values.ndim == 4:
+            raise ValueError(
+                f"expected apply with one output, got {values.shape[-1]}; kernel(apply, params, "
+                "trace=True) is the trace over outputs, empirical_ntk has all of them"
+            )
+        return values
 
+    def entry(apply, params, x, y):
+        return matrix(apply, params, x[None], y[None])[0, 0]
 
-def _traces(apply, params, x, y):
-    return empirical_ntk(apply, params, x, y, trace=True)
-
-
-def _entry(apply, params, x, y):
-    return _matrix(apply, params, x[None], y[None])[0, 0]
-
-
-def _trace(apply, params, x, y):
-    return _traces(apply, params, x[None], y[None])[0, 0]
+    return entry, matrix
 
 
 def monte_carlo(

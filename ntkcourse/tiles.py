@@ -150,8 +150,10 @@ def products(
     def differences(_):
         return jnp.sum(jax.vmap(divide)(x[:, None] - y[None]) ** 2, -1)
 
-    if x.shape[1] <= 8:
-        return *squares, differences(0)
+    if 0 < x.shape[1] <= 8:  # coordinate by coordinate: the processor works along the columns
+        scales = [lengthscale] * x.shape[1] if jnp.ndim(lengthscale) == 0 else lengthscale
+        pairs = zip(x.T, y.T, scales, strict=True)
+        return *squares, sum(_divided(a[:, None] - b[None], l) ** 2 for a, b, l in pairs)
     centre = (jnp.mean(u, 0) + jnp.mean(v, 0))[None] / 2
     u, v = u - centre, v - centre
     norms = jnp.sum(u**2, 1)[:, None] + jnp.sum(v**2, 1)[None]
@@ -173,7 +175,8 @@ def block(k: Kernel, x: Array, y: Array) -> Array:
     """All k(x_i, y_j) at once, by the kernel's own way if it has one."""
     if k.matrix is not None:
         return k.matrix(*k.parameters, x, y)
-    return jax.vmap(lambda a: jax.vmap(lambda b: k(a, b))(y))(x)
+    columns = jnp.moveaxis(y, 0, -1)  # the long axis last, along which the processor works
+    return jax.vmap(lambda a: jax.vmap(partial(k, a), in_axes=-1)(columns))(x)
 
 
 def entry_dtype(k: Kernel, x: Array, y: Array):

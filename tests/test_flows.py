@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ntkcourse import flows, training
+from ntkcourse import flows, kernels, tiles, training
 
 KEY = jax.random.key(0)
 NAN = float("nan")
@@ -61,6 +61,7 @@ ENERGIES["total"] = (
     flows.total(*(ours for ours, _ in ENERGIES.values())),
     lambda p, w: potential_in_numpy(p, w) + interaction_in_numpy(p, w) + risk_in_numpy(p, w),
 )
+ENERGIES["kernel"] = (flows.interaction(kernels.rbf() + kernels.linear()), interaction_in_numpy)
 each_energy = pytest.mark.parametrize("name", ENERGIES)
 
 
@@ -465,17 +466,48 @@ def test_the_temperature_may_be_traced():
         np.testing.assert_allclose(got, run(float(tau)), rtol=1e-12)
 
 
-def test_pairs_in_bands_are_all_pairs(monkeypatch):
-    particles, weights = cloud(7), jnp.arange(1.0, 8) / 28
-    energy = flows.interaction(repulsion)
-    whole = jax.value_and_grad(energy)(particles, weights)
-    monkeypatch.setattr(flows, "BAND", 3 * particles.size)  # three rows, three rows, one
-    banded = jax.value_and_grad(energy)(particles, weights)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), banded, whole)
-    expected = interaction_in_numpy(np.asarray(particles), np.asarray(weights))
-    np.testing.assert_allclose(banded[0], expected, rtol=1e-12)
+def test_pairs_in_tiles_are_all_pairs():
+    n = tiles.TILE + 5
+    particles, weights = cloud(n), jnp.arange(1.0, n + 1) / (n * (n + 1) / 2)
+
+    def stored(particles, weights):
+        pairs = jax.vmap(lambda a: jax.vmap(lambda b: repulsion(a, b))(particles))(particles)
+        return weights @ pairs @ weights / 2
+
+    tiled, whole = (
+        jax.value_and_grad(F, (0, 1))(particles, weights)
+        for F in (flows.interaction(repulsion), stored)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-14), tiled, whole)
 
 
 def test_more_steps_than_are_tried_are_refused():
     with pytest.raises(FloatingPointError, match="left the finite numbers"):
         flows.wasserstein_flow(BOWL, cloud(1, 1), jnp.array([1.0]), step=2.0**-19)
+
+
+@pytest.mark.parametrize("d", [2, 12])
+def test_a_kernel_interacts_as_its_function_does_under_every_transformation(d):
+    points = jax.random.normal(jax.random.key(3), (2, 40, d))
+    points = points.at[:, 1].set(points[:, 0])  # two particles in one place
+    weights, times = jnp.full(40, 1 / 40), jnp.array([0.5])
+
+    def end(of_kernel, lengthscale, particles):
+        k = kernels.rbf(lengthscale)
+        energy = flows.interaction(k if of_kernel else lambda x, y: k(x, y))
+        path = flows.wasserstein_flow(energy, particles, times, weights=weights, step=0.1)
+        return jnp.sum(path**3)
+
+    both = jax.jit(jax.vmap(jax.value_and_grad(end, (1, 2)), (None, None, 0)), static_argnums=0)
+    for ours, general in zip(
+        jax.tree.leaves(both(True, 1.3, points)),
+        jax.tree.leaves(both(False, 1.3, points)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(ours, general, rtol=1e-9, atol=1e-12)
+    small = flows.velocity(
+        flows.interaction(kernels.rbf(1.3)), points[0].astype("float32"), weights.astype("float32")
+    )
+    assert small.dtype == jnp.float32
+    exact = flows.velocity(flows.interaction(kernels.rbf(1.3)), points[0], weights)
+    np.testing.assert_allclose(small, exact, atol=1e-6)

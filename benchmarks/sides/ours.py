@@ -66,6 +66,9 @@ def ridge_many(inputs, size):
     return lambda: kernels.ridge_regression(k, x, y, 1.0, solver="cg")(new)
 
 
+ridge_huge = ridge_many
+
+
 def fourier(inputs, size):
     d = size["d"]
     phi = features.fourier_features(d, m=size["m"], lengthscale=d**0.5, key=jax.random.key(0))
@@ -88,12 +91,16 @@ def transport_weighted(inputs, size):
     return lambda: transport.wasserstein2(x, y, a, a[::-1])
 
 
-def pairs(inputs, size):
+def pairs(inputs, size, W=kernels.rbf()):  # noqa: B008
     x, _ = _points(inputs)
-    energy = flows.interaction(lambda a, b: jnp.exp(-jnp.sum((a - b) ** 2) / 2))
+    energy = flows.interaction(W)
     weights = jnp.full(len(x), 1 / len(x), x.dtype)
     velocity = jax.jit(lambda particles: flows.velocity(energy, particles, weights))
     return lambda: velocity(x)
+
+
+def pairs_of_any(inputs, size):
+    return pairs(inputs, size, lambda a, b: jnp.exp(-jnp.sum((a - b) ** 2) / 2))
 
 
 def descend_memory(inputs, size):
