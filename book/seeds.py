@@ -7,7 +7,7 @@
 A master seed is folded into every key and generator that a chapter makes, so other inputs, labels,
 networks and splits come out; the code stays the same. Results go to `chapters/seeds.json`, from
 which the page "Other seeds" is made. Each run is stored when it ends: given again, a command that
-was stopped goes on where it was. It takes hours; `nice make seeds` leaves the machine to others.
+was stopped goes on where it was. It takes an hour or two; `nice make seeds` yields to other work.
 """
 
 import argparse
