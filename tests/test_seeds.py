@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -118,6 +119,23 @@ def test_rows_and_failures_count_what_held(outcomes, tmp_path):
     assert any("NTK-03 only one seed: 0/1" in line for line in lines)
     assert any("NTK-04 after it stopped: 0/1; cell 3 stopped" in line for line in lines)
     assert seeds.stored(tmp_path / "nothing") == {}
+
+
+def test_the_page_counts_what_held_and_marks_what_did_not(outcomes, tmp_path):
+    (tmp_path / "chapters").mkdir()
+    results = {"04-ntk": {"key": "k", "seeds": dict(zip("01", outcomes, strict=True))}}
+    (tmp_path / seeds.STORE).write_text(seeds.serialised(results))
+    page = ledger.Seeds.__new__(ledger.Seeds)
+    env = SimpleNamespace(srcdir=str(tmp_path), note_dependency=lambda _: None)
+    page.state = SimpleNamespace(document=SimpleNamespace(settings=SimpleNamespace(env=env)))
+    sentence, lines = page.run()
+    assert sentence.astext() == (
+        "8 checks, run again under up to 1 other master seeds: 5 held under every one."
+    )
+    assert [line["classes"] for line in lines].count(["missed"]) == 3
+    assert "NTK-03 only one seed, ≈ 0.12573 ± 1e-05: 0 of 1." in lines[3].astext()
+    assert "<circle" in lines[3].astext()
+    assert "<circle" not in lines[5].astext()  # its cell stopped: there is no value
 
 
 def test_the_strip_shows_all_values():
