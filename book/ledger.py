@@ -303,7 +303,7 @@ class Seeds(SphinxDirective):
         """A sentence, and for each check its bound, how often it held, and all values."""
         root = Path(self.env.srcdir)
         self.env.note_dependency(str(root / seeds.STORE))
-        table, entries = [], register(root)
+        table = []
         for chapter, entry in seeds.stored(root).items():
             table += [(chapter, row) for row in seeds.rows(entry["seeds"]) if row["tried"]]
         held = sum(all(o["held"] for o in row["others"]) for _, row in table)
@@ -315,9 +315,7 @@ class Seeds(SphinxDirective):
         lines = nodes.bullet_list(classes=["seeds"])
         for _, row in table:
             good = sum(o["held"] for o in row["others"])
-            line = nodes.paragraph(
-                "", "", link(row["claim"], badge(row["claim"], entries[row["claim"]]["verdict"]))
-            )
+            line = nodes.paragraph("", "", link(row["claim"], badge(row["claim"])))
             bound = f"{row['relation']} {row['bound']}" if "bound" in row else "did not run"
             line += nodes.Text(f" {row['what'] or 'measured'}, {bound}: {good} of {row['tried']}. ")
             line += nodes.raw("", strip(row), format="html")

@@ -6,7 +6,8 @@
 
 A master seed is folded into every key and generator that a chapter makes, so other inputs, labels,
 networks and splits come out; the code stays the same. Results go to `chapters/seeds.json`, from
-which the page "Other seeds" is made. It takes about an hour on two cores.
+which the page "Other seeds" is made. Each run is stored when it ends: given again, a command that
+was stopped goes on where it was. It takes an hour or two; `nice make seeds` yields to other work.
 """
 
 import argparse
@@ -16,8 +17,10 @@ import re
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from queue import SimpleQueue
 
 import jupytext
 
@@ -27,6 +30,8 @@ ROOT = notebooks.ROOT
 STORE = "chapters/seeds.json"
 COUNT = 10
 CHECKED = "claims.check("
+LONGEST = 3600
+"""Seconds after which a run of one chapter is given up."""
 
 
 def code_of(source: Path) -> list[str]:
@@ -40,10 +45,22 @@ def reseed(master: int) -> None:
     import jax
     import numpy as np
 
-    key, generator = jax.random.key, np.random.default_rng
-    if master:
-        jax.random.key = lambda seed, **options: jax.random.fold_in(key(seed, **options), master)
-        np.random.default_rng = lambda seed: generator([*np.atleast_1d(seed), master])
+    if not master:
+        return
+    key, generator, old = jax.random.key, np.random.default_rng, np.random.RandomState
+
+    def folded(seed):
+        """A number or several with the master seed; what is a generator already stays."""
+        known = isinstance(seed, int | np.integer | list | tuple)
+        return [*np.atleast_1d(seed), master] if known else seed
+
+    class RandomState(old):  # which scikit-learn makes from `random_state=`
+        def __init__(self, seed=None):
+            super().__init__(folded(seed))
+
+    jax.random.key = lambda seed, **options: jax.random.fold_in(key(seed, **options), master)
+    np.random.default_rng = lambda seed=None: generator(folded(seed))
+    np.random.RandomState = RandomState
 
 
 def run(source: Path, master: int) -> list[dict]:
@@ -73,36 +90,48 @@ def run(source: Path, master: int) -> list[dict]:
     claims.check = check
     scope: dict = {"__name__": "__main__"}
     for number, cell in enumerate(code_of(source), start=1):
+        before = len(outcomes)
         try:
             exec(compile(cell, f"<{source.stem}, cell {number}>", "exec"), scope)
-        except Exception as error:
-            if CHECKED not in cell:
-                raise
+        except Exception as error:  # the cells that need this one will say so, the others go on
             why = f"cell {number} stopped: {type(error).__name__}: {error}"
+            print(f"{source.stem}, seed {master}: {why}", file=sys.stderr)
+            reached = [outcome["claim"] for outcome in outcomes[before:]]
             for claim in re.findall(r'claims\.check\(\s*"([A-Z]+-\d\d)"', cell):
-                outcomes.append({"claim": claim, "what": "", "held": False, "why": why})
+                if claim in reached:
+                    reached.remove(claim)
+                else:
+                    outcomes.append({"claim": claim, "what": "", "held": False, "why": why})
     return outcomes
 
 
 def worker(arguments: list[str]) -> None:
-    """`python -m book.seeds --worker chapter seed file`: one run in a process of its own."""
-    name, master, target = arguments
+    """`python -m book.seeds --worker chapter seed file [cores]`: one run in its own process."""
+    name, master, target, *cores = arguments
+    if cores:
+        os.sched_setaffinity(0, map(int, cores[0].split(",")))
     outcomes = run(ROOT / f"chapters/{name}.md", int(master))
     Path(target).write_text(json.dumps(outcomes))
 
 
-def started(name: str, master: int) -> list[dict] | None:
-    """The outcomes from a fresh process, which knows nothing of other seeds."""
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "outcomes.json"
-        done = subprocess.run(
-            [sys.executable, "-m", "book.seeds", "--worker", name, str(master), str(target)],
-            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-        )  # fmt: skip
-        if done.returncode:
-            print(f"{name}, seed {master}: {done.stderr[-2000:]}", file=sys.stderr)
-            return None
-        return json.loads(target.read_text())
+def started(name: str, master: int, cores: SimpleQueue) -> list[dict] | None:
+    """The outcomes from a fresh process, which knows nothing of other seeds; None if it died."""
+    own = cores.get()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            target = Path(folder) / "outcomes.json"
+            run = [sys.executable, "-m", "book.seeds", "--worker", name, str(master), str(target)]
+            done = subprocess.run(
+                run + own, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+                capture_output=True, text=True, timeout=LONGEST,
+            )  # fmt: skip
+            print(*done.stderr.splitlines()[-20:], sep="\n", end="", file=sys.stderr)
+            return None if done.returncode else json.loads(target.read_text())
+    except subprocess.TimeoutExpired:
+        print(f"{name}, seed {master}: no end after {LONGEST} s", file=sys.stderr)
+        return None
+    finally:
+        cores.put(own)
 
 
 def stored(root: Path = ROOT) -> dict:
@@ -129,14 +158,26 @@ def serialised(results: dict) -> str:
 
 
 def rows(results: dict[str, list[dict]]) -> list[dict]:
-    """One row per check of a chapter: the stored outcome (seed 0) and all others."""
-    first = results.get("0", [])
+    """One row per check of a chapter: the stored outcome (seed 0) and one for each other seed.
+
+    Checks are told apart by statement and `what`. Where a seed has no outcome because its cell
+    stopped, the outcome is that it did not hold, and why.
+    """
     others = [results[seed] for seed in sorted(results, key=int) if seed != "0"]
     table = []
-    for i, outcome in enumerate(first):
-        again = [o[i] for o in others if len(o) == len(first) and o[i]["claim"] == outcome["claim"]]
+    for outcome in results.get("0", []):
+        again = [_same(outcome, there) for there in others]
         table.append({**outcome, "others": again, "tried": len(others)})
     return table
+
+
+def _same(outcome: dict, there: list[dict]) -> dict:
+    of_claim = [o for o in there if o["claim"] == outcome["claim"]]
+    for o in of_claim:
+        if o["what"] == outcome["what"]:
+            return o
+    stopped = (o["why"] for o in of_claim if not o["held"] and not o["what"])
+    return {"claim": outcome["claim"], "held": False, "why": next(stopped, "no outcome")}
 
 
 def failures(root: Path = ROOT) -> list[str]:
@@ -146,7 +187,7 @@ def failures(root: Path = ROOT) -> list[str]:
         for row in rows(entry["seeds"]):
             held = sum(o["held"] for o in row["others"])
             if held < row["tried"]:
-                why = next((o.get("why", "") for o in row["others"] if not o["held"]), "no outcome")
+                why = next(o.get("why", "") for o in row["others"] if not o["held"])
                 found.append(
                     f"{chapter} {row['claim']} {row['what']}: {held}/{row['tried']}; {why}"
                 )
@@ -183,20 +224,42 @@ def main(arguments: list[str] | None = None) -> int:
             results[name] = {"key": key, "seeds": {}}
         known = results[name]["seeds"]
         jobs += [(name, m) for m in range(options.count + 1) if str(m) not in known]
+    cores: SimpleQueue = SimpleQueue()
+    for own in shares(options.jobs):
+        cores.put(own)
+    lost, begin = 0, time.monotonic()
     with ThreadPoolExecutor(options.jobs) as pool:
-        for (name, master), outcomes in zip(
-            jobs, pool.map(lambda j: started(*j), jobs), strict=True
-        ):
-            if outcomes is None:
-                continue
-            if master:  # the rest is that of seed 0
-                kept = ("claim", "measured", "held", "why")
-                outcomes = [{k: o[k] for k in kept if k in o} for o in outcomes]
-            results[name]["seeds"][str(master)] = outcomes
-            notebooks.write(ROOT / STORE, serialised(results))
-            held = sum(o["held"] for o in outcomes)
-            print(f"{name}, seed {master}: {held} of {len(outcomes)} hold", flush=True)
-    return 0
+        waiting = {pool.submit(started, *job, cores): job for job in jobs}
+        try:
+            for done, future in enumerate(as_completed(waiting), start=1):
+                name, master = waiting[future]
+                outcomes = future.result()
+                if outcomes is None:
+                    lost += 1
+                    continue
+                if master:  # the rest is that of seed 0
+                    kept = ("claim", "what", "measured", "held", "why")
+                    outcomes = [{k: o[k] for k in kept if k in o} for o in outcomes]
+                results[name]["seeds"][str(master)] = outcomes
+                notebooks.write(ROOT / STORE, serialised(results))
+                held = sum(o["held"] for o in outcomes)
+                left = (time.monotonic() - begin) / done * (len(jobs) - done) / 60
+                print(
+                    f"{name}, seed {master}: {held} of {len(outcomes)} hold; "
+                    f"{len(jobs) - done} runs left, about {left:.0f} minutes",
+                    flush=True,
+                )
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    return 1 if lost else 0
+
+
+def shares(jobs: int) -> list[list[str]]:
+    """The cores of each of so many runs at a time, as an argument of its worker."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if len(cores) < jobs:
+        return [[]] * jobs
+    return [[",".join(map(str, cores[i::jobs]))] for i in range(jobs)]
 
 
 if __name__ == "__main__":

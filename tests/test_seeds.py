@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -44,8 +45,26 @@ figures.explore(None)
 ```
 
 ```{code-cell} ipython3
-claims.check("NTK-04", measured=1 / (a - a), below=1)
-raise RuntimeError("no luck")
+claims.check("NTK-04", measured=a - a, below=1, what="before it stops")
+if b != np.random.default_rng(0).normal():
+    raise AssertionError("a generator gave other numbers")
+if abs(b - 0.12573) > 1e-5:
+    raise RuntimeError("no luck")
+claims.check("NTK-04", measured=a - a, below=1, what="after it stopped")
+```
+
+```{code-cell} ipython3
+needed = 1 if abs(b - 0.12573) < 1e-5 else nothing
+```
+
+```{code-cell} ipython3
+claims.check("NTK-05", measured=needed, below=2, what="needs the cell before")
+```
+
+```{code-cell} ipython3
+from sklearn.datasets import make_moons
+moons, _ = make_moons(4, noise=1.0, random_state=0)
+claims.check("NTK-06", measured=moons[0, 0], below=99, what="moons")
 ```
 """
 
@@ -68,9 +87,9 @@ def outcomes(tmp_path_factory):
 def test_seed_0_is_the_book_and_another_draws_other_numbers(outcomes):
     stored, other = outcomes
     assert [o["claim"] for o in stored] == [o["claim"] for o in other]
-    assert stored[3]["held"]
+    assert all(outcome["held"] for outcome in stored)
     assert not other[3]["held"]
-    for i in range(3):
+    for i in (0, 1, 2, -1):  # of JAX, of NumPy, of scikit-learn
         assert stored[i]["held"]
         assert other[i]["held"]
         assert stored[i]["measured"] != other[i]["measured"]
@@ -80,7 +99,12 @@ def test_a_failure_says_why_and_the_rest_goes_on(outcomes):
     failed = outcomes[1][3]
     assert failed["why"].startswith("NTK-03 does not hold: expected ≈ 0.12573 ± 1e-05, measured")
     assert float(failed["measured"]) != 0
-    assert outcomes[0][-1]["why"] == "cell 3 stopped: RuntimeError: no luck"
+    before, after, needy, last = outcomes[1][4:]
+    assert before["what"] == "before it stops"
+    assert before["held"]
+    assert after["why"] == "cell 3 stopped: RuntimeError: no luck"
+    assert needy["why"].startswith("cell 5 stopped: NameError")
+    assert last["held"]
 
 
 def test_rows_and_failures_count_what_held(outcomes, tmp_path):
@@ -89,9 +113,29 @@ def test_rows_and_failures_count_what_held(outcomes, tmp_path):
     (tmp_path / seeds.STORE).write_text(seeds.serialised(results))
     assert seeds.stored(tmp_path) == results
     rows = seeds.rows(results["04-ntk"]["seeds"])
-    assert [sum(o["held"] for o in row["others"]) for row in rows[:4]] == [1, 1, 1, 0]
-    assert any("NTK-03 only one seed: 0/1" in line for line in seeds.failures(tmp_path))
+    assert [row["others"][0]["held"] for row in rows] == [1, 1, 1, 0, 1, 0, 0, 1]
+    lines = seeds.failures(tmp_path)
+    assert len(lines) == 3
+    assert any("NTK-03 only one seed: 0/1" in line for line in lines)
+    assert any("NTK-04 after it stopped: 0/1; cell 3 stopped" in line for line in lines)
     assert seeds.stored(tmp_path / "nothing") == {}
+
+
+def test_the_page_counts_what_held_and_marks_what_did_not(outcomes, tmp_path):
+    (tmp_path / "chapters").mkdir()
+    results = {"04-ntk": {"key": "k", "seeds": dict(zip("01", outcomes, strict=True))}}
+    (tmp_path / seeds.STORE).write_text(seeds.serialised(results))
+    page = ledger.Seeds.__new__(ledger.Seeds)
+    env = SimpleNamespace(srcdir=str(tmp_path), note_dependency=lambda _: None)
+    page.state = SimpleNamespace(document=SimpleNamespace(settings=SimpleNamespace(env=env)))
+    sentence, lines = page.run()
+    assert sentence.astext() == (
+        "8 checks, run again under up to 1 other master seeds: 5 held under every one."
+    )
+    assert [line["classes"] for line in lines].count(["missed"]) == 3
+    assert "NTK-03 only one seed, ≈ 0.12573 ± 1e-05: 0 of 1." in lines[3].astext()
+    assert "<circle" in lines[3].astext()
+    assert "<circle" not in lines[5].astext()  # its cell stopped: there is no value
 
 
 def test_the_strip_shows_all_values():
@@ -109,3 +153,30 @@ def test_what_is_stored_belongs_to_checks_of_the_book():
     known = ledger.register(ROOT)
     for entry in seeds.stored(ROOT).values():
         assert {o["claim"] for outcomes in entry["seeds"].values() for o in outcomes} <= set(known)
+
+
+def test_a_stopped_command_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
+    (tmp_path / "chapters").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / f"chapters/{name}.md").write_text(PAGE)
+    ran = []
+
+    def started(name, master, _):
+        ran.append((name, master))
+        if ran == [("one", 0), ("one", 1), ("two", 0)]:  # the third run dies
+            return None
+        return [{"claim": "NTK-01", "what": "", "measured": "1", "held": True}]
+
+    monkeypatch.setattr(seeds, "ROOT", tmp_path)
+    monkeypatch.setattr(seeds, "started", started)
+    monkeypatch.setattr(seeds.notebooks, "key", lambda _: "k")
+    sources = sorted((tmp_path / "chapters").glob("*.md"))
+    monkeypatch.setattr(seeds.notebooks, "chapters", lambda: sources)
+    monkeypatch.setattr(seeds, "stored", lambda read=seeds.stored: read(tmp_path))
+    assert seeds.main(["--count", "1", "--jobs", "1"]) == 1
+    assert len(ran) == 4
+    assert seeds.main(["--count", "1", "--jobs", "1"]) == 0
+    assert ran[4:] == [("two", 0)]
+    assert seeds.main(["--count", "2", "--jobs", "1", "two"]) == 0
+    assert ran[5:] == [("two", 2)]
+    assert "0 runs left" in capsys.readouterr().out
