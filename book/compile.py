@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -195,6 +196,8 @@ class Writer:
     name: str
     loops: dict[str, str] = field(default_factory=dict)
     constants: dict[str, str] = field(default_factory=dict)
+    buffers: dict[str, str] = field(default_factory=dict)
+    used: Counter = field(default_factory=Counter)
     lines: list[str] = field(default_factory=list)
     places: dict[Var, Place] = field(default_factory=dict)
     count: int = 0
@@ -273,16 +276,28 @@ class Writer:
         body, entry = self.captured(lambda: at(index))
         text = f"{body}return {entry};"
         if var.shape:
-            made = f"const out=new {self.array_type(var)}({math.prod(var.shape)});let k=0;"
-            text = f"{made}{heads}{{{body}out[k++]={entry};}}return out;"
+            text = f"let k=0;{heads}{{{body}out[k++]={entry};}}return out;"
         names = list(dict.fromkeys(NAME.findall(text)))
         short = {name: f"v{k}" for k, name in enumerate(names)}
         free = [name for name in names if name[0] in "as"]
         text = NAME.sub(lambda match: short[match.group()], text)
-        text = f"({','.join(short[name] for name in free)}){{{text}}}"
+        out = [self.buffer(var)] if var.shape else []
+        text = f"({','.join(['out'] * len(out) + [short[name] for name in free])}){{{text}}}"
         function = self.loops.setdefault(text, f"loop{len(self.loops)}")
         name = self.fresh("a" if var.shape else "s")
-        self.lines.append(f"const {name}={function}({','.join(free)});")
+        self.lines.append(f"const {name}={function}({','.join(out + free)});")
+        return name
+
+    def kept(self, var: Var) -> str:
+        """The entries where the next round of a loop, or the next call, leaves them alone."""
+        return f"{self.store(var)}.slice()" if var.shape else self.store(var)
+
+    def buffer(self, var: Var) -> str:
+        """An array that only one place of the program fills, at each call; others share it."""
+        kind, size = self.array_type(var), math.prod(var.shape)
+        self.used[kind, size] += 1
+        name = f"{kind[0]}{size}_{self.used[kind, size]}"
+        self.buffers[name] = f"new {kind}({size})"
         return name
 
     def program(self, program, places: list[Place]) -> list[Var]:
@@ -689,7 +704,7 @@ def carried(w, values: list[Var]) -> list[str]:
 
 def assign(w, names: list[str], values: list[Var]) -> None:
     """All variables get their new values at once."""
-    texts = [w.store(var) for var in values]
+    texts = [w.kept(var) for var in values]
     pairs = [(name, text) for name, text in zip(names, texts, strict=True) if name != text]
     between = [w.fresh("s") for _ in pairs]
     w.lines += [f"const {b}={text};" for b, (_, text) in zip(between, pairs, strict=True)]
@@ -802,19 +817,20 @@ def script(functions: dict[str, tuple[Callable, dict]], name: str) -> str:
     A function takes arrays and numbers by keyword, like its entry ``{argument: shape}``, and
     returns a dictionary of arrays; in JavaScript both are objects.
     """
-    loops, constants, parts = {}, {}, []
+    loops, constants, buffers, parts = {}, {}, {}, []
     for key, (function, shapes) in functions.items():
-        w = Writer(f"{name}.{key}", loops, constants)
+        w = Writer(f"{name}.{key}", loops, constants, buffers)
         arguments = {k: jax.ShapeDtypeStruct(shape, float) for k, shape in shapes.items()}
         program, out = jax.make_jaxpr(function, return_shape=True)(arguments)
         ins = [variable(v.aval) for v in program.jaxpr.invars]
         names = [w.fresh("a" if var.shape else "s") for var in ins]
         outs = w.program(program, [*map(w.at_array, ins, names)])
         given = ",".join(f"{k}:{n}" for k, n in zip(sorted(arguments), names, strict=True))
-        made = ",".join(f"{k}:{w.store(v)}" for k, v in zip(sorted(out), outs, strict=True))
+        made = ",".join(f"{k}:{w.kept(v)}" for k, v in zip(sorted(out), outs, strict=True))
         body = "\n".join(w.lines)
         parts.append(f"live.{key}=({{{given}}})=>{{\n{body}\nreturn {{{made}}};}};\n")
     head = "".join(f"const {n}={text};\n" for text, n in constants.items())
+    head += "".join(f"const {n}={text};\n" for n, text in buffers.items())
     head += "".join(f"function {n}{text}\n" for text, n in loops.items())
     target = f"((globalThis.ntkcourse??={{}})[{json.dumps(name)}]={{}})"
     head = f"{runtime_text()}const live={target};\n{head}"
@@ -822,13 +838,14 @@ def script(functions: dict[str, tuple[Callable, dict]], name: str) -> str:
 
 
 def runtime_text() -> str:
-    """The runtime, with the coefficients of erfc that NumPy finds for it."""
+    """The runtime, with values of erf and coefficients of erfc that SciPy finds for it."""
     from numpy.polynomial import chebyshev
-    from scipy.special import erfcx
+    from scipy.special import erf, erfcx
 
     # x in [0, inf) as z in [-1, 1)
-    table = chebyshev.chebinterpolate(lambda z: erfcx(3.75 * (1 + z) / (1 - z)), 30)
-    return RUNTIME.read_text().replace("[/* erfcx */]", json.dumps([float(c) for c in table]))
+    series = chebyshev.chebinterpolate(lambda z: erfcx(3.75 * (1 + z) / (1 - z)), 30)
+    text = RUNTIME.read_text().replace("[/* erfcx */]", json.dumps(series.tolist()))
+    return text.replace("[/* erf */]", json.dumps(erf(np.arange(49) / 8).tolist()))
 
 
 def cached(folder: Path, name: str, sources: list[Path], make: Callable[[], str]) -> str:

@@ -27,14 +27,13 @@ FIGURE = re.compile(r'<figure class="live" data-live="([a-z-]+)"')
 def programs(figure: live.Figure) -> dict[str, tuple]:
     """All functions that a figure needs, with the shapes of their arguments, by name."""
     choices = {k: c.values for k, c in figure.controls.items() if isinstance(c, live.Choice)}
-    functions = {}
-    for kind in ("see", "step"):
-        make = getattr(figure, kind)
-        for words in product(*choices.values()) if make else ():
-            chosen = dict(zip(choices, words, strict=True))
-            key = "_".join([kind, *map(str, words)])
-            functions[key] = make(**chosen), live.shapes(figure, kind == "step")
-    return functions
+    return {
+        "_".join([kind, *map(str, words)]): function
+        for words in product(*choices.values())
+        for kind, function in live.programs(
+            figure, **dict(zip(choices, words, strict=True))
+        ).items()
+    }
 
 
 def script(name: str) -> str:

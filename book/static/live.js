@@ -3,7 +3,7 @@
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
-  const BUDGET = 8; // milliseconds of a frame that computing may take
+  const BUDGET = 7; // milliseconds of a frame that computing may take
   const clamp = (v, a, b) => Math.min(Math.max(v, a), b);
   const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
@@ -57,7 +57,8 @@
       this.svg = make("svg", { role: "group", "aria-label": `${spec.labels[1]} over ${spec.labels[0]}` },
         make("defs", {}, make("clipPath", { id }, this.clip)), this.frame, this.marks, this.handles);
       this.shapes = spec.layers.map((layer) => {
-        const group = make("g", { class: `look-${layer.look} kind-${layer.kind}` });
+        // in tenths of a pixel: whole numbers are written and read fast
+        const group = make("g", { class: `look-${layer.look} kind-${layer.kind}`, transform: "scale(0.1)" });
         this.marks.append(group);
         return group;
       });
@@ -70,6 +71,7 @@
       Object.entries({ x: box.left, y: box.top, width: box.right - box.left, height: box.bottom - box.top })
         .forEach(([k, v]) => this.clip.setAttribute(k, v));
       const { x, y } = this.spec;
+      this.grids = {};
       this.px = (v) => box.left + ((v - x[0]) / (x[1] - x[0])) * (box.right - box.left);
       this.py = (v) => box.bottom - ((v - y[0]) / (y[1] - y[0])) * (box.bottom - box.top);
       this.ux = (p) => clamp(x[0] + ((p - box.left) / (box.right - box.left)) * (x[1] - x[0]), ...x);
@@ -90,17 +92,18 @@
         label({ x: 12, y: middle, transform: `rotate(-90 12 ${middle})` }, "middle", this.spec.labels[1]),
       );
     }
-    path(xs, ys) {
-      let d = "";
-      for (let k = 0; k < ys.length; k++) {
-        // far outside is as good as infinity
-        d += `${k ? "L" : "M"}${this.px(xs[k]).toFixed(1)},${clamp(this.py(ys[k]), -2000, 2000).toFixed(1)}`;
-      }
+    // a place in tenths of a pixel; far outside is as good as infinity
+    at(x, y) {
+      return `${Math.round(10 * this.px(x))} ${Math.round(10 * clamp(this.py(y), -2000, 2000))}`;
+    }
+    path(xs, ys, from = 0, count = ys.length) {
+      let d = "M";
+      for (let k = 0; k < count; k++) d += `${k ? "L" : ""}${this.at(xs[k], ys[from + k])}`;
       return d;
     }
     grid(count) {
       const [a, b] = this.spec.x;
-      return Float64Array.from({ length: count }, (_, k) => a + ((b - a) * k) / (count - 1));
+      return (this.grids[count] ??= Float64Array.from({ length: count }, (_, k) => a + ((b - a) * k) / (count - 1)));
     }
     draw(results) {
       this.spec.layers.forEach((layer, k) => {
@@ -119,27 +122,32 @@
     lines(group, all) {
       const count = this.spec.layers[this.shapes.indexOf(group)].rows, size = all.length / count;
       const xs = this.grid(size), paths = this.pool(group, "path", count);
-      for (let k = 0; k < count; k++) paths[k].setAttribute("d", this.path(xs, all.subarray(k * size, (k + 1) * size)));
+      for (let k = 0; k < count; k++) paths[k].setAttribute("d", this.path(xs, all, k * size, size));
     }
     band(group, low, high) {
-      const xs = this.grid(low.length), up = this.path(xs, high), down = this.path(xs.slice().reverse(), low.slice().reverse());
-      this.pool(group, "path", 1)[0].setAttribute("d", `${up}L${down.slice(1)}Z`);
+      const xs = this.grid(low.length);
+      let d = this.path(xs, high);
+      for (let k = low.length - 1; k >= 0; k--) d += `L${this.at(xs[k], low[k])}`;
+      this.pool(group, "path", 1)[0].setAttribute("d", `${d}Z`);
     }
     dots(group, places, sign) {
-      const count = places.length / 2, dots = this.pool(group, "circle", count);
-      for (let k = 0; k < count; k++) {
-        dots[k].setAttribute("cx", this.px(places[2 * k]).toFixed(1));
-        dots[k].setAttribute("cy", this.py(places[2 * k + 1]).toFixed(1));
-        dots[k].setAttribute("r", 3);
-        dots[k].setAttribute("class", sign && sign[k] <= 0 ? "open" : "full");
+      // lines of no length with round ends: two or three elements instead of hundreds
+      let full = "", open = "";
+      for (let k = 0; k < places.length / 2; k++) {
+        const dot = `M${this.at(places[2 * k], places[2 * k + 1])}h0`;
+        if (sign && sign[k] <= 0) open += dot;
+        else full += dot;
       }
+      const paths = this.pool(group, "path", 3);
+      ["ring", "hole", "full"].forEach((kind, k) => paths[k].setAttribute("class", kind));
+      [open, open, full].forEach((d, k) => paths[k].setAttribute("d", d || "M0 0"));
     }
     bars(group, values) {
       const bars = this.pool(group, "rect", values.length), base = this.py(Math.max(this.spec.y[0], 0));
       for (let k = 0; k < values.length; k++) {
         const left = this.px(k + 0.65), top = clamp(this.py(values[k]), -2000, 2000);
         Object.entries({ x: left, width: this.px(k + 1.35) - left, y: Math.min(top, base), height: Math.abs(base - top) })
-          .forEach(([key, v]) => bars[k].setAttribute(key, v.toFixed(1)));
+          .forEach(([key, v]) => bars[k].setAttribute(key, Math.round(10 * v)));
       }
     }
   }
@@ -158,7 +166,7 @@
       svg.addEventListener("pointermove", (event) => {
         if (!this.held) return;
         [this.held.x, this.held.y] = where(event);
-        this.show();
+        this.show([this.held]);
         changed();
       });
       for (const kind of ["pointerup", "pointercancel"]) {
@@ -214,12 +222,13 @@
       this.show();
       this.changed();
     }
-    show() {
-      this.points.forEach(({ x, y, mark }, k) => {
+    show(moved = this.points) {
+      const labels = this.panel.spec.labels.map((l) => l.split(",")[0]);
+      moved.forEach((point) => {
+        const { x, y, mark } = point;
         mark.setAttribute("transform", `translate(${this.panel.px(x)},${this.panel.py(y)})`);
-        const labels = this.panel.spec.labels.map((l) => l.split(",")[0]);
         Object.entries({
-          label: `point ${k + 1} of ${this.points.length}; arrow keys move it, Delete removes it`,
+          label: `point ${this.points.indexOf(point) + 1} of ${this.points.length}; arrow keys move it, Delete removes it`,
           valuemin: this.panel.spec.y[0], valuemax: this.panel.spec.y[1], valuenow: y.toFixed(2),
           valuetext: `${labels[0]} ${text(x)}, ${labels[1]} ${text(y)}`,
         }).forEach(([key, value]) => mark.setAttribute(`aria-${key}`, value));
@@ -234,7 +243,7 @@
   class Live {
     constructor(figure, number) {
       this.spec = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
-      Object.assign(this, { figure, seed: 1, results: {}, playing: false, dirty: true, chasing: false, asked: false });
+      Object.assign(this, { figure, seed: 1, results: {}, seen: {}, looking: 0, playing: false, dirty: true, chasing: false, asked: false });
       const { spec } = this;
       this.panels = spec.panels.map((panel, k) => new Panel(panel, `live-${number}-${k}`));
       const stage = make("div", { class: "live-stage" }, ...this.panels.map((p) => make("div", {}, p.svg)));
@@ -311,7 +320,6 @@
     start(programs) {
       this.programs = programs;
       this.begin();
-      if (this.spec.step && !this.spec.time) this.chasing = "once";
       this.change();
     }
     // data, slider or choice changed; training only goes on if just the time grew
@@ -338,34 +346,37 @@
       const begun = performance.now(), { spec } = this, inputs = this.inputs();
       if (this.dirty) {
         this.dirty = false;
-        if (spec.see) Object.assign(this.results, this.program("see")(inputs));
+        if (spec.see) Object.assign(this.results, (this.seen = this.program("see")(inputs)));
         if (spec.step && this.fresh && spec.restart) this.begin();
         this.fresh = false;
-        if (spec.step) this.chasing = this.chasing || (spec.time || !this.playing ? "on" : false);
+        this.chasing = Boolean(spec.step && spec.time);
       }
       // while a point is in the hand, training waits: it would begin anew at each frame
       const waits = spec.time && this.data?.held;
-      if (spec.step && !waits && (this.chasing || (this.playing && !spec.time))) this.advance(inputs, begun);
-      this.figure.classList.toggle("is-training", Boolean(spec.time && this.chasing));
+      if (spec.step && !waits) this.advance(inputs, begun);
+      this.figure.classList.toggle("is-training", this.chasing);
       if (this.playing && spec.time) this.tick(now);
       this.panels.forEach((panel) => panel.draw(this.results));
       this.speak();
       this.took = performance.now() - begun;
       if ((this.chasing && !waits) || this.playing || this.dirty) this.ask();
     }
+    // as many steps as there is time for, but one look; a flow takes one step a frame
     advance(inputs, begun) {
-      const { spec } = this, step = this.program("step"), quiet = still();
-      const once = { ...inputs, ...(spec.time || this.playing ? {} : { speed: 0 }) };
-      let more = true, count = 0;
-      while (more) {
-        const made = step({ ...once, ...this.state });
+      const { spec } = this, step = this.program("step"), given = { ...inputs, ...this.seen };
+      const quiet = still(), most = spec.time ? Infinity : !this.playing ? 0 : quiet ? 30 : 1;
+      const late = () => performance.now() - begun + this.looking > BUDGET;
+      let count = 0;
+      while (spec.time ? this.chasing && !(count && late()) : count < most) {
+        const made = step({ ...given, ...this.state });
         for (const name of Object.keys(this.state)) this.state[name] = made[name];
-        Object.assign(this.results, made);
+        this.chasing = made.left > 0;
         count++;
-        if (spec.time) more = made.left > 0 && performance.now() - begun < BUDGET;
-        else more = quiet && this.playing && count < 30;
       }
-      this.chasing = spec.time ? this.results.left > 0 : false;
+      if (spec.time && !count) return;
+      const start = performance.now();
+      Object.assign(this.results, this.state, this.program("look")({ ...given, ...this.state }));
+      this.looking = performance.now() - start;
       if (!spec.time && quiet && this.playing) this.toggle();
     }
     tick(now) {
