@@ -115,7 +115,7 @@ MODES = Figure(
 
 # Random features against the kernel
 
-MOST = 512
+MOST = 256
 
 
 def random_features():
@@ -159,7 +159,7 @@ FEATURES = Figure(
         )),
     ),
     controls={
-        "m": Slider("features m", tuple(float(2**k) for k in range(10)), 6),
+        "m": Slider("features m", tuple(float(2**k) for k in range(9)), 6),
         "lengthscale": Slider("lengthscale ℓ", steps(0.25, 3, 31, log=True), 15),
         "noise": Slider("noise σ", steps(0.01, 1, 21, log=True), 10),
     },

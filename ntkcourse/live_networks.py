@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from ntkcourse import infinite, kernels, networks, training
 from ntkcourse.live import Choice, Figure, Layer, Panel, Slider, steps
 
-GRID = 121
+GRID = 97
 SIDE = (-3.14159265, 3.14159265)
 DATA = ((-2.4, 0.9), (-1.5, -0.6), (-0.4, 0.2), (0.5, 1.1), (1.9, -0.9))
 
@@ -38,7 +38,7 @@ def squared(f, i):
 
 def largest(k, x):
     """The largest eigenvalue of the Gram matrix."""
-    return jnp.linalg.eigvalsh(kernels.gram(k, x))[-1]
+    return jnp.linalg.eigh(kernels.gram(k, x))[0][-1]
 
 
 def until(target, i, count):

@@ -146,7 +146,7 @@ POTENTIAL = Figure(
 
 # Two ways from one cloud to another
 
-HILLS, WIDE = 240, 0.22
+HILLS, WIDE = 120, 0.22
 
 
 def interpolation():

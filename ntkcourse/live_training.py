@@ -21,7 +21,7 @@ from ntkcourse.live_networks import (
 
 # A real network, its linearisation and the limit, by the same gradient descent
 
-WIDEST, PATH = 512, 4
+WIDEST, PATH = 512, 2
 
 
 def limit():

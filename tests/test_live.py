@@ -479,7 +479,7 @@ def turned(values):
 def rounds(figure, run):
     """Inputs and results of all programs of a figure, as a page would call them."""
     for words, session in settings(figure):
-        given = session.inputs()
+        given = session.inputs() | session.state
         for kind in run:
             for _ in range(2 if kind == "step" else 1):
                 made = run[kind](given)
@@ -489,7 +489,6 @@ def rounds(figure, run):
                     given = given | {k: np.asarray(made[k]) for k in session.state}
             if kind == "see":
                 given = given | {k: np.asarray(v) for k, v in made.items()}
-            given = session.state | given
 
 
 def check_programs(tab, name, choices):
@@ -542,7 +541,7 @@ def test_displacement_is_the_geodesic_of_the_package():
     from ntkcourse import live_particles
 
     i = {k: jnp.asarray(v) for k, v in session.inputs().items()}
-    level = (jnp.arange(240) + 0.5) / 240
+    level = (jnp.arange(live_particles.HILLS) + 0.5) / live_particles.HILLS
     clouds = [live_particles._quantiles(i, side, level) for side in (i["y"] < 0, i["y"] >= 0)]
     middle = transport.geodesic(clouds[0][::-1][:, None], clouds[1][:, None], i["t"])
     z = jnp.linspace(*live_particles.PLAIN, live_particles.GRID)
@@ -669,7 +668,7 @@ def test_a_point_follows_mouse_and_keys(show):
     handle.press("Shift+ArrowLeft")
     assert handle.get_attribute("aria-valuetext") != said
     rest(page)
-    assert results(page)["mean"].shape == (121,)
+    assert results(page)["mean"].shape == (97,)
     page.wait_for_function("() => document.querySelector('.live-voice').textContent.length > 9")
 
 
@@ -777,7 +776,8 @@ def test_widgets_compute_in_python():
 
         seen = [picture]
         find(SelectionSlider).index += 3
-        seen.append(find(Image).value)
+        if name == "ker-gp":  # the speed of a flow shows only when it moves
+            seen.append(find(Image).value)
         find(FloatSlider, "output").value = 1.7
         seen.append(find(Image).value)
         find(Button, "Add").click()

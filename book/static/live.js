@@ -343,7 +343,7 @@
       return this.programs[[kind, ...words].join("_")];
     }
     frame(now) {
-      const begun = performance.now(), { spec } = this, inputs = this.inputs();
+      const begun = performance.now(), { spec } = this, inputs = this.inputs(), saw = this.dirty;
       if (this.dirty) {
         this.dirty = false;
         if (spec.see) Object.assign(this.results, (this.seen = this.program("see")(inputs)));
@@ -353,7 +353,7 @@
       }
       // while a point is in the hand, training waits: it would begin anew at each frame
       const waits = spec.time && this.data?.held;
-      if (spec.step && !waits) this.advance(inputs, begun);
+      if (spec.step && !waits) this.advance(inputs, begun, saw);
       this.figure.classList.toggle("is-training", this.chasing);
       if (this.playing && spec.time) this.tick(now);
       this.panels.forEach((panel) => panel.draw(this.results));
@@ -361,13 +361,13 @@
       this.took = performance.now() - begun;
       if ((this.chasing && !waits) || this.playing || this.dirty) this.ask();
     }
-    // as many steps as there is time for, but one look; a flow takes one step a frame
-    advance(inputs, begun) {
+    // as many steps as there is time for (after a slow see none), then a look; a flow takes one step
+    advance(inputs, begun, saw) {
       const { spec } = this, step = this.program("step"), given = { ...inputs, ...this.seen };
       const quiet = still(), most = spec.time ? Infinity : !this.playing ? 0 : quiet ? 30 : 1;
       const late = () => performance.now() - begun + this.looking > BUDGET;
       let count = 0;
-      while (spec.time ? this.chasing && !(count && late()) : count < most) {
+      while (spec.time ? this.chasing && !((count || saw) && late()) : count < most) {
         const made = step({ ...given, ...this.state });
         for (const name of Object.keys(this.state)) this.state[name] = made[name];
         this.chasing = made.left > 0;
