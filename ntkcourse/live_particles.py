@@ -131,7 +131,7 @@ POTENTIAL = Figure(
         Panel(PLAIN, (-2, 3), ("position x", "potential V"), (
             Layer("line", ("V",), "guide", "the potential V"),
             Layer("dots", ("cloud",), "network", "particles"),
-            Layer("handles", (), "data", "handles"),
+            Layer("handles", (), "data", "handles: drag them"),
         )),
     ),
     controls={

@@ -85,7 +85,7 @@
         ...ticks(...x, clamp((box.right - box.left) / 60, 3, 8)).flatMap((v) => [
           line(this.px(v), box.bottom, this.px(v), box.bottom + 5, "axis"),
           label({ x: this.px(v), y: box.bottom + 18 }, "middle", text(v))]),
-        ...ticks(...y, clamp((box.bottom - box.top) / 50, 3, 7)).flatMap((v) => [
+        ...ticks(...y, clamp((box.bottom - box.top) / 36, 3, 7)).flatMap((v) => [
           line(box.left - 5, this.py(v), box.left, this.py(v), "axis"),
           label({ x: box.left - 8, y: this.py(v) + 4 }, "end", text(v))]),
         label({ x: (box.left + box.right) / 2, y: height - 8 }, "middle", this.spec.labels[0]),
