@@ -376,7 +376,7 @@ FAULTS = {
         ('["0" if n == 1 else index[d] for n, d', '[index[d] for n, d'),
         ("||({x}!={x}&&{best}=={best})", ""),
         ("if int(eqn.params[\"rounding_method\"]) == 1", "if True"),
-        ("if place.uniform:\n            at", "if place.cheap:\n            at"),
+        ("if place.uniform:\n", "if place.cheap:\n"),
         ("{self.store(var)}.slice()", "{self.store(var)}"),
         ("self.used[kind, size] += 1", "self.used[kind, size] = 1"),
     ],
@@ -677,6 +677,8 @@ def test_points_are_added_and_removed(show):
     count = page.locator(".handle").count
     page.get_by_role("button", name="Add a point").click()
     assert count() == 6
+    places = page.evaluate("document.querySelector('figure.live').live.data.points.map((p) => p.x)")
+    assert min(abs(places[-1] - x) for x in places[:-1]) > 0.5
     page.keyboard.press("Delete")
     assert count() == 5
     box = page.locator(".live-stage svg").bounding_box()

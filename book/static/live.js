@@ -213,6 +213,12 @@
       point.mark.focus({ preventScroll: true });
       this.changed();
     }
+    // the middle of the widest gap, so that a new point lies on no other
+    gap() {
+      const { x } = this.panel.spec, xs = [...x, ...this.points.map((p) => p.x)].sort((a, b) => a - b);
+      const gaps = xs.slice(1).map((v, k) => v - xs[k]), widest = gaps.indexOf(Math.max(...gaps));
+      return xs[widest] + gaps[widest] / 2;
+    }
     remove(point = this.last ?? this.points.at(-1)) {
       if (!this.points.includes(point) || this.points.length === 1) return;
       this.points.splice(this.points.indexOf(point), 1);
@@ -260,7 +266,7 @@
       if (panel) {
         this.data = new Data(panel, spec.points, spec.places, () => this.change());
         // a single handle is a parameter, not data
-        if (spec.points.length > 1) this.button("Add a point", () => this.data.add((panel.spec.x[0] + panel.spec.x[1]) / 2, (panel.spec.y[0] + panel.spec.y[1]) / 2));
+        if (spec.points.length > 1) this.button("Add a point", () => this.data.add(this.data.gap(), (panel.spec.y[0] + panel.spec.y[1]) / 2));
         if (spec.points.length > 1) this.button("Remove a point", () => this.data.remove());
       }
       figure.setAttribute("role", "group");
