@@ -70,8 +70,8 @@ const rt = {
       for (let p = 0; p < n; p++) for (let q = p + 1; q < n; q++) {
         if (a[p * n + q] === 0) continue;
         const angle = (a[q * n + q] - a[p * n + p]) / (2 * a[p * n + q]);
-        const t = (angle < 0 ? -1 : 1) / (Math.abs(angle) + Math.hypot(angle, 1));
-        const c = 1 / Math.hypot(t, 1), s = t * c;
+        const t = (angle < 0 ? -1 : 1) / (Math.abs(angle) + Math.sqrt(angle * angle + 1));
+        const c = 1 / Math.sqrt(t * t + 1), s = t * c;
         for (let k = 0; k < n; k++) rt.rotate(a, k * n + p, k * n + q, c, s);
         for (let k = 0; k < n; k++) rt.rotate(a, p * n + k, q * n + k, c, s);
         for (let k = 0; k < n; k++) rt.rotate(v, k * n + p, k * n + q, c, s);

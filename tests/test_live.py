@@ -700,6 +700,12 @@ def test_only_handles_hold_a_finger(show):
     assert page.locator(".handle").first.evaluate(style) == "none"
     assert page.locator(".live-stage svg").first.evaluate(style) == "auto"
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    for kind in ("button", "select", "input[type=range]", ".handle .reach"):
+        heights = page.locator(kind).evaluate_all(
+            "a => a.map(e => e.getBoundingClientRect().height)"
+        )
+        assert heights
+        assert min(heights) >= 44, kind
 
 
 def test_time_is_played_and_stopped(show):

@@ -72,6 +72,7 @@
         .forEach(([k, v]) => this.clip.setAttribute(k, v));
       const { x, y } = this.spec;
       this.grids = {};
+      this.drawn = []; // the results behind each layer: what is the same is not drawn again
       this.px = (v) => box.left + ((v - x[0]) / (x[1] - x[0])) * (box.right - box.left);
       this.py = (v) => box.bottom - ((v - y[0]) / (y[1] - y[0])) * (box.bottom - box.top);
       this.ux = (p) => clamp(x[0] + ((p - box.left) / (box.right - box.left)) * (x[1] - x[0]), ...x);
@@ -107,8 +108,10 @@
     }
     draw(results) {
       this.spec.layers.forEach((layer, k) => {
-        const values = layer.of.map((name) => results[name]);
-        if (layer.kind !== "handles" && values.every((v) => v)) this[layer.kind](this.shapes[k], ...values);
+        const values = layer.of.map((name) => results[name]), drawn = this.drawn[k] ?? [];
+        if (layer.kind === "handles" || !values.every((v) => v) || values.every((v, j) => v === drawn[j])) return;
+        this[layer.kind](this.shapes[k], ...values);
+        this.drawn[k] = values;
       });
     }
     pool(group, name, count) {
@@ -179,7 +182,7 @@
     }
     point(x, y) {
       const mark = make("g", { class: "handle", tabindex: 0, role: "slider" },
-        make("circle", { class: "reach", r: 20 }), make("circle", { class: "datum", r: 7 }));
+        make("circle", { class: "reach", r: 22 }), make("circle", { class: "datum", r: 7 }));
       const point = { x, y, mark };
       mark.addEventListener("focus", () => (this.last = point));
       mark.addEventListener("dblclick", (event) => event.stopPropagation());
@@ -249,7 +252,7 @@
   class Live {
     constructor(figure, number) {
       this.spec = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
-      Object.assign(this, { figure, seed: 1, results: {}, seen: {}, looking: 0, playing: false, dirty: true, chasing: false, asked: false });
+      Object.assign(this, { figure, seed: 1, results: {}, seen: {}, looking: 0, owed: false, playing: false, dirty: true, chasing: false, asked: false });
       const { spec } = this;
       this.panels = spec.panels.map((panel, k) => new Panel(panel, `live-${number}-${k}`));
       const stage = make("div", { class: "live-stage" }, ...this.panels.map((p) => make("div", {}, p.svg)));
@@ -354,36 +357,45 @@
         this.dirty = false;
         if (spec.see) Object.assign(this.results, (this.seen = this.program("see")(inputs)));
         if (spec.step && this.fresh && spec.restart) this.begin();
-        this.fresh = false;
+        this.fresh = this.owed = false;
         this.chasing = Boolean(spec.step && spec.time);
       }
       // while a point is in the hand, training waits: it would begin anew at each frame
       const waits = spec.time && this.data?.held;
-      if (spec.step && !waits) this.advance(inputs, begun, saw);
+      const looked = spec.step && !waits && this.advance(inputs, begun, saw);
       this.figure.classList.toggle("is-training", this.chasing);
       if (this.playing && spec.time) this.tick(now);
-      this.panels.forEach((panel) => panel.draw(this.results));
-      this.speak();
+      if (saw || looked) {
+        this.panels.forEach((panel) => panel.draw(this.results));
+        this.speak();
+      }
       this.took = performance.now() - begun;
-      if ((this.chasing && !waits) || this.playing || this.dirty) this.ask();
+      if (((this.chasing || this.owed) && !waits) || this.playing || this.dirty) this.ask();
     }
-    // as many steps as there is time for (after a slow see none), then a look; a flow takes one step
+    // as many steps as there is time for (after a slow see none), then a look; a flow takes one step;
+    // says whether there was a look: where it is slow, training takes turns with it
     advance(inputs, begun, saw) {
       const { spec } = this, step = this.program("step"), given = { ...inputs, ...this.seen };
       const quiet = still(), most = spec.time ? Infinity : !this.playing ? 0 : quiet ? 30 : 1;
-      const late = () => performance.now() - begun + this.looking > BUDGET;
+      const slow = this.looking > BUDGET / 3;
+      const late = () => performance.now() - begun + (slow ? 0 : this.looking) > BUDGET;
       let count = 0;
-      while (spec.time ? this.chasing && !((count || saw) && late()) : count < most) {
+      while (this.owed ? false : spec.time ? this.chasing && !((count || saw) && late()) : count < most) {
         const made = step({ ...given, ...this.state });
         for (const name of Object.keys(this.state)) this.state[name] = made[name];
         this.chasing = made.left > 0;
         count++;
       }
-      if (spec.time && !count) return;
+      if (spec.time && !this.owed) {
+        this.owed = count > 0 && slow;
+        if (!count || this.owed) return false;
+      }
+      this.owed = false;
       const start = performance.now();
       Object.assign(this.results, this.state, this.program("look")({ ...given, ...this.state }));
       this.looking = performance.now() - start;
       if (!spec.time && quiet && this.playing) this.toggle();
+      return true;
     }
     tick(now) {
       const { input, changed } = this.controls[this.spec.time];
