@@ -138,23 +138,6 @@ def live(name: str) -> None:
     _publish(data, {})
 
 
-def programs(figure: Figure, **choices) -> dict[str, tuple[Callable, dict]]:
-    """``see``, ``step`` and ``look`` for these choices, with the shapes of their arguments."""
-    import jax
-
-    shapes = {k: () for k, control in figure.controls.items() if isinstance(control, Slider)}
-    shapes |= dict.fromkeys(("x", "y", "mask"), (PLACES,)) if figure.points else {}
-    made = {}
-    if figure.see:
-        made["see"] = figure.see(**choices), shapes
-        given = {k: jax.ShapeDtypeStruct(shape, float) for k, shape in shapes.items()}
-        shapes = shapes | {k: v.shape for k, v in jax.eval_shape(made["see"][0], given).items()}
-    if figure.step:
-        shapes = shapes | figure.random | figure.zeros
-        made |= {"step": (figure.step(**choices), shapes), "look": (figure.look(**choices), shapes)}
-    return made
-
-
 def markup(name: str, figure: Figure, picture: bytes, size: tuple[int, int]) -> str:
     """The picture, and as data what the site's script needs to make the figure from."""
     data = {
