@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -195,6 +196,8 @@ class Writer:
     name: str
     loops: dict[str, str] = field(default_factory=dict)
     constants: dict[str, str] = field(default_factory=dict)
+    buffers: dict[str, str] = field(default_factory=dict)
+    used: Counter = field(default_factory=Counter)
     lines: list[str] = field(default_factory=list)
     places: dict[Var, Place] = field(default_factory=dict)
     count: int = 0
@@ -220,8 +223,7 @@ class Writer:
     def place_constant(self, var: Var) -> Place:
         entries = var.constant.ravel()
         if entries.size and (entries == entries[0]).all() and len(set(np.signbit(entries))) == 1:
-            text = number(entries[0])
-            return Place(lambda index: text, text if var.shape == () else None, uniform=True)
+            return self.at_number(var, number(entries[0]))
         if entries.size > LARGEST:
             self.fail(f"a constant of {entries.size} entries, at most {LARGEST} fit on a page")
         text = ",".join(number(e).strip("()") for e in entries.tolist())
@@ -231,8 +233,22 @@ class Writer:
     def at_array(self, var: Var, name: str) -> Place:
         """The place of a value whose entries are in the array (the number, if it is one)."""
         if var.shape == ():
-            return Place(lambda index: name, name, uniform=True)
+            return self.at_number(var, name)
         return Place(lambda index: f"{name}[{flat(index, var.shape)}]", name)
+
+    def at_number(self, var: Var, text: str) -> Place:
+        """The place of a value whose entries are all this number."""
+        return Place(lambda index: text, text if var.shape == () else None, uniform=True)
+
+    def named(self, text: str) -> str:
+        """A new name for a number."""
+        name = self.fresh("s")
+        self.lines.append(f"const {name}={text};")
+        return name
+
+    def put(self, values: list[Var], names: list[str]) -> None:
+        """Say in which arrays these values are."""
+        self.places |= {v: self.at_array(v, name) for v, name in zip(values, names, strict=True)}
 
     def captured(self, make: Callable[[], str]) -> tuple[str, str]:
         """What ``make`` returns, and before it the lines that it wrote."""
@@ -273,16 +289,28 @@ class Writer:
         body, entry = self.captured(lambda: at(index))
         text = f"{body}return {entry};"
         if var.shape:
-            made = f"const out=new {self.array_type(var)}({math.prod(var.shape)});let k=0;"
-            text = f"{made}{heads}{{{body}out[k++]={entry};}}return out;"
+            text = f"let k=0;{heads}{{{body}out[k++]={entry};}}return out;"
         names = list(dict.fromkeys(NAME.findall(text)))
         short = {name: f"v{k}" for k, name in enumerate(names)}
         free = [name for name in names if name[0] in "as"]
         text = NAME.sub(lambda match: short[match.group()], text)
-        text = f"({','.join(short[name] for name in free)}){{{text}}}"
+        out = [self.buffer(var)] if var.shape else []
+        text = f"({','.join(['out'] * len(out) + [short[name] for name in free])}){{{text}}}"
         function = self.loops.setdefault(text, f"loop{len(self.loops)}")
         name = self.fresh("a" if var.shape else "s")
-        self.lines.append(f"const {name}={function}({','.join(free)});")
+        self.lines.append(f"const {name}={function}({','.join(out + free)});")
+        return name
+
+    def kept(self, var: Var) -> str:
+        """The entries where the next round of a loop, or the next call, leaves them alone."""
+        return f"{self.store(var)}.slice()" if var.shape else self.store(var)
+
+    def buffer(self, var: Var) -> str:
+        """An array that only one place of the program fills, at each call; others share it."""
+        kind, size = self.array_type(var), math.prod(var.shape)
+        self.used[kind, size] += 1
+        name = f"{kind[0]}{size}_{self.used[kind, size]}"
+        self.buffers[name] = f"new {kind}({size})"
         return name
 
     def program(self, program, places: list[Place]) -> list[Var]:
@@ -314,10 +342,7 @@ class Writer:
                     yield ["0" if n == 1 else i for i, n in pairs]
 
             if all(p.uniform for p in ins):
-                name = self.fresh("s")
-                self.lines.append(f"const {name}={at(['0'] * len(out.shape))};")
-                base = name if out.shape == () else None
-                self.places[out] = Place(lambda index: name, base, uniform=True)
+                self.places[out] = self.at_number(out, self.named(at(["0"] * len(out.shape))))
             else:
                 self.places[out] = Place(at, cheap=False)
                 if out.readers != 1:
@@ -342,10 +367,7 @@ class Writer:
             self.store(source)
             place = self.place(source)
         if place.uniform:
-            at = place.at([])
-            self.places[out] = Place(
-                lambda index: at, at if out.shape == () else None, uniform=True
-            )
+            self.places[out] = self.at_number(out, place.at([]))
             return
         moved = VIEWS[eqn.name](self, eqn)
         if moved is None:  # all entries in the same order
@@ -353,15 +375,11 @@ class Writer:
         else:
             self.places[out] = Place(lambda index: place.at(moved(index)), cheap=place.cheap)
         if out.shape == ():
-            name = self.fresh("s")
-            self.lines.append(f"const {name}={self.store_scalar(out)};")
-            self.places[out] = self.at_array(out, name)
+            found = self.places[out]
+            one = f"{found.base}[0]" if found.base else found.at([])
+            self.places[out] = self.at_number(out, self.named(one))
         elif out.readers != 1 and not self.places[out].cheap:
             self.store(out)
-
-    def store_scalar(self, out: Var) -> str:
-        place = self.places[out]
-        return f"{place.base}[0]" if place.base else place.at([])
 
 
 # One entry of the result, from the entries of the operands at the same index
@@ -521,11 +539,11 @@ def stack(w, eqn, ins, index):
 
 def pad(w, eqn, ins, index):
     tests, moved = [], []
-    for i, (low, _, inside), n in zip(
+    for i, (low, high, inside), n in zip(
         index, eqn.params["padding_config"], eqn.ins[0].shape, strict=True
     ):
         k = offset(i, -low)
-        tests += [f"{k}>=0", f"{k}<{(n - 1) * (inside + 1) + 1}"]
+        tests += [f"{k}>=0", f"{k}<{(n - 1) * (inside + 1) + 1}"] if (low, high) != (0, 0) else []
         tests += [f"{k}%{inside + 1}==0"] if inside else []
         moved.append(f"({k}/{inside + 1})" if inside else k)
     return f"({'&&'.join(tests) or 1}?{ins[0].at(moved)}:{ins[1].at([])})"
@@ -544,27 +562,39 @@ def dynamic_update_slice(w, eqn, ins, index):
     return f"({'&&'.join(tests) or 1}?{ins[1].at(moved)}:{ins[0].at(index)})"
 
 
+def window(index, length, own, dropped, mapped, start, batched, batches) -> list[str]:
+    """The index of the large array, for one of the windows that gather reads or scatter writes.
+
+    Axes ``own`` of the index run inside a window and the others over windows; ``start(batch, j)``
+    says where a window begins on the axis ``mapped[j]``; ``dropped`` axes have length 1 in it.
+    """
+    batch = [i for d, i in enumerate(index) if d not in own]
+    outer = {d: batch[b] for d, b in zip(batched, batches, strict=True)}
+    starts = {d: start(batch, j) for j, d in enumerate(mapped)}
+    inside = iter([index[d] for d in own])
+    moved = []
+    for d in range(length):
+        k = outer[d] if d in outer else "0" if d in dropped else next(inside)
+        moved.append(f"({starts[d]}+{k})" if d in starts else k)
+    return moved
+
+
 def gather(w, eqn, ins, index):
     dims, sizes, shape = (
         eqn.params["dimension_numbers"], eqn.params["slice_sizes"], eqn.ins[0].shape
     )  # fmt: skip
-    batch = [i for d, i in enumerate(index) if d not in dims.offset_dims]
-    inside = iter([index[d] for d in dims.offset_dims])
-    start = {
-        d: w.bind(ins[1].at([*batch, str(j)])) for j, d in enumerate(dims.start_index_map)
-    }  # fmt: skip
-    batched = dict(zip(dims.operand_batching_dims, dims.start_indices_batching_dims, strict=True))
-    fill, tests, moved = "FILL" in str(eqn.params["mode"]), [], []
-    for d, n in enumerate(shape):
-        if d in batched:
-            moved.append(batch[batched[d]])
-            continue
-        k = "0" if d in dims.collapsed_slice_dims else next(inside)
-        if d in start:
-            top = n - sizes[d]
-            tests += [f"{start[d]}>=0&&{start[d]}<={top}"] if fill else []
-            k = f"({clamped(start[d], top)}+{k})"
-        moved.append(k)
+    fill, tests = "FILL" in str(eqn.params["mode"]), []
+
+    def start(batch, j):
+        d = dims.start_index_map[j]
+        at, top = w.bind(ins[1].at([*batch, str(j)])), shape[d] - sizes[d]
+        tests.append(f"{at}>=0&&{at}<={top}" if fill else "1")
+        return clamped(at, top)
+
+    moved = window(
+        index, len(shape), dims.offset_dims, dims.collapsed_slice_dims, dims.start_index_map, start,
+        dims.operand_batching_dims, dims.start_indices_batching_dims,
+    )  # fmt: skip
     value = eqn.params["fill_value"]
     other = "NaN" if value is None and eqn.outs[0].dtype.kind == "f" else number(value or 0)
     return f"({'&&'.join(tests) or 1}?{ins[0].at(moved)}:{other})"
@@ -623,9 +653,7 @@ def dynamic_slice(w, eqn):
     sizes, shape = eqn.params["slice_sizes"], eqn.ins[0].shape
     starts = []
     for var, n, m in zip(eqn.ins[1:], shape, sizes, strict=True):
-        name = w.fresh("s")
-        w.lines.append(f"const {name}={clamped(w.place(var).at([]), n - m)};")
-        starts.append(name)
+        starts.append(w.named(clamped(w.place(var).at([]), n - m)))
     return lambda index: [f"({s}+{i})" for s, i in zip(starts, index, strict=True)]
 
 
@@ -656,27 +684,16 @@ def scatter(w, eqn):
     name, source, at = w.fresh("a"), w.store(old), w.place(new).at
     w.lines.append(f"const {name}={source}.slice();")
     heads, index = w.heads(new.shape)
-    batch = [i for d, i in enumerate(index) if d not in dims.update_window_dims]
-    window = iter([index[d] for d in dims.update_window_dims])
-    start = {
-        d: w.place(where).at([*batch, str(j)])
-        for j, d in enumerate(dims.scatter_dims_to_operand_dims)
-    }
-    batched = dict(zip(dims.operand_batching_dims, dims.scatter_indices_batching_dims, strict=True))
-    tests, moved = [], []
-    for d, n in enumerate(old.shape):
-        if d in batched:
-            moved.append(batch[batched[d]])
-            continue
-        k = "0" if d in dims.inserted_window_dims else next(window)
-        if d in start:
-            k = f"({start[d]}+{k})"
-            tests.append(f"{k}>=0&&{k}<{n}")
-        moved.append(k)
+    moved = window(
+        index, len(old.shape), dims.update_window_dims, dims.inserted_window_dims,
+        dims.scatter_dims_to_operand_dims, lambda batch, j: w.place(where).at([*batch, str(j)]),
+        dims.operand_batching_dims, dims.scatter_indices_batching_dims,
+    )  # fmt: skip
+    tests = [f"{moved[d]}>=0&&{moved[d]}<{old.shape[d]}" for d in dims.scatter_dims_to_operand_dims]
     sign = {"scatter": "=", "scatter-add": "+=", "scatter_add": "+="}[eqn.name]
     target = f"{name}[{flat(moved, old.shape)}]"
     w.lines.append(f"{heads}if({'&&'.join(tests) or 1}){target}{sign}{at(index)};")
-    w.places[out] = w.at_array(out, name)
+    w.put([out], [name])
 
 
 def carried(w, values: list[Var]) -> list[str]:
@@ -689,7 +706,7 @@ def carried(w, values: list[Var]) -> list[str]:
 
 def assign(w, names: list[str], values: list[Var]) -> None:
     """All variables get their new values at once."""
-    texts = [w.store(var) for var in values]
+    texts = [w.kept(var) for var in values]
     pairs = [(name, text) for name, text in zip(names, texts, strict=True) if name != text]
     between = [w.fresh("s") for _ in pairs]
     w.lines += [f"const {b}={text};" for b, (_, text) in zip(between, pairs, strict=True)]
@@ -714,9 +731,7 @@ def scan(w, eqn):
         source = w.place(var)
         given.append(Place(lambda index, at=source.at: at([t, *index])))
         if len(var.shape) == 1:
-            name = w.fresh("s")
-            w.lines.append(f"const {name}={source.at([t])};")
-            given[-1] = w.at_array(Var((), var.dtype), name)
+            given[-1] = w.at_number(Var((), var.dtype), w.named(source.at([t])))
     inside = [*map(w.place, fixed), *map(w.at_array, state, names), *given]
     outs = w.program(p["jaxpr"], inside)
     for name, var in zip(stores, outs[p["num_carry"] :], strict=True):
@@ -725,8 +740,7 @@ def scan(w, eqn):
         w.lines.append(set_row if var.shape else f"{name}[{t}]={value};")
     assign(w, names, outs[: p["num_carry"]])
     w.lines.append("}")
-    for var, name in zip(eqn.outs, [*names, *stores], strict=True):
-        w.places[var] = w.at_array(var, name)
+    w.put(eqn.outs, [*names, *stores])
 
 
 def while_(w, eqn):
@@ -742,8 +756,7 @@ def while_(w, eqn):
     w.lines.append(f"if(!({w.store(go)}))break;")
     assign(w, names, w.program(p["body_jaxpr"], [*map(w.place, eqn.ins[a:b]), *places]))
     w.lines.append("}")
-    for var, name in zip(eqn.outs, names, strict=True):
-        w.places[var] = w.at_array(var, name)
+    w.put(eqn.outs, names)
 
 
 def cond(w, eqn):
@@ -756,8 +769,7 @@ def cond(w, eqn):
         w.lines.append(("else " if k else "") + ("{" if last else f"if({which}<={k}){{"))
         assign(w, names, w.program(branch, places))
         w.lines.append("}")
-    for var, name in zip(eqn.outs, names, strict=True):
-        w.places[var] = w.at_array(var, name)
+    w.put(eqn.outs, names)
 
 
 def runtime(call: str, options: Callable = lambda w, eqn: []) -> Callable:
@@ -768,8 +780,7 @@ def runtime(call: str, options: Callable = lambda w, eqn: []) -> Callable:
         names = [w.fresh("a") for _ in eqn.outs]
         text = ",".join([*given, *options(w, eqn)])
         w.lines.append(f"const [{','.join(names)}]=rt.{call}({text});")
-        for var, name in zip(eqn.outs, names, strict=True):
-            w.places[var] = w.at_array(var, name)
+        w.put(eqn.outs, names)
 
     return write
 
@@ -802,19 +813,20 @@ def script(functions: dict[str, tuple[Callable, dict]], name: str) -> str:
     A function takes arrays and numbers by keyword, like its entry ``{argument: shape}``, and
     returns a dictionary of arrays; in JavaScript both are objects.
     """
-    loops, constants, parts = {}, {}, []
+    loops, constants, buffers, parts = {}, {}, {}, []
     for key, (function, shapes) in functions.items():
-        w = Writer(f"{name}.{key}", loops, constants)
+        w = Writer(f"{name}.{key}", loops, constants, buffers)
         arguments = {k: jax.ShapeDtypeStruct(shape, float) for k, shape in shapes.items()}
         program, out = jax.make_jaxpr(function, return_shape=True)(arguments)
         ins = [variable(v.aval) for v in program.jaxpr.invars]
         names = [w.fresh("a" if var.shape else "s") for var in ins]
         outs = w.program(program, [*map(w.at_array, ins, names)])
         given = ",".join(f"{k}:{n}" for k, n in zip(sorted(arguments), names, strict=True))
-        made = ",".join(f"{k}:{w.store(v)}" for k, v in zip(sorted(out), outs, strict=True))
+        made = ",".join(f"{k}:{w.kept(v)}" for k, v in zip(sorted(out), outs, strict=True))
         body = "\n".join(w.lines)
         parts.append(f"live.{key}=({{{given}}})=>{{\n{body}\nreturn {{{made}}};}};\n")
     head = "".join(f"const {n}={text};\n" for text, n in constants.items())
+    head += "".join(f"const {n}={text};\n" for n, text in buffers.items())
     head += "".join(f"function {n}{text}\n" for text, n in loops.items())
     target = f"((globalThis.ntkcourse??={{}})[{json.dumps(name)}]={{}})"
     head = f"{runtime_text()}const live={target};\n{head}"
@@ -822,13 +834,14 @@ def script(functions: dict[str, tuple[Callable, dict]], name: str) -> str:
 
 
 def runtime_text() -> str:
-    """The runtime, with the coefficients of erfc that NumPy finds for it."""
+    """The runtime, with values of erf and coefficients of erfc that SciPy finds for it."""
     from numpy.polynomial import chebyshev
-    from scipy.special import erfcx
+    from scipy.special import erf, erfcx
 
     # x in [0, inf) as z in [-1, 1)
-    table = chebyshev.chebinterpolate(lambda z: erfcx(3.75 * (1 + z) / (1 - z)), 30)
-    return RUNTIME.read_text().replace("[/* erfcx */]", json.dumps([float(c) for c in table]))
+    series = chebyshev.chebinterpolate(lambda z: erfcx(3.75 * (1 + z) / (1 - z)), 30)
+    text = RUNTIME.read_text().replace("[/* erfcx */]", json.dumps(series.tolist()))
+    return text.replace("[/* erf */]", json.dumps(erf(np.arange(49) / 8).tolist()))
 
 
 def cached(folder: Path, name: str, sources: list[Path], make: Callable[[], str]) -> str:

@@ -26,14 +26,24 @@ FIGURE = re.compile(r'<figure class="live" data-live="([a-z-]+)"')
 
 def programs(figure: live.Figure) -> dict[str, tuple]:
     """All functions that a figure needs, with the shapes of their arguments, by name."""
-    choices = {k: c.values for k, c in figure.controls.items() if isinstance(c, live.Choice)}
+    controls = figure.controls.items()
+    choices = {k: c.values for k, c in controls if isinstance(c, live.Choice)}
+    inputs = {k: () for k, c in controls if isinstance(c, live.Slider)}
+    inputs |= dict.fromkeys(("x", "y", "mask"), (live.PLACES,)) if figure.points else {}
     functions = {}
-    for kind in ("see", "step"):
-        make = getattr(figure, kind)
-        for words in product(*choices.values()) if make else ():
-            chosen = dict(zip(choices, words, strict=True))
-            key = "_".join([kind, *map(str, words)])
-            functions[key] = make(**chosen), live.shapes(figure, kind == "step")
+    for words in product(*choices.values()):
+        shapes = inputs
+        for kind in ("see", "step", "look"):
+            if (make := getattr(figure, kind)) is None:
+                continue
+            if kind == "step":  # and look: the state as well
+                shapes = shapes | figure.random | figure.zeros
+            function = make(**dict(zip(choices, words, strict=True)))
+            functions["_".join([kind, *map(str, words)])] = function, shapes
+            if kind == "see":  # the others take its results
+                given = {k: jax.ShapeDtypeStruct(shape, float) for k, shape in shapes.items()}
+                results = jax.eval_shape(function, given)
+                shapes = shapes | {k: v.shape for k, v in results.items()}
     return functions
 
 

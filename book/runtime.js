@@ -1,11 +1,21 @@
 // What one expression cannot say. Matrices are rows in order; leading axes of a shape are a batch.
 const ERFCX = [/* erfcx */];
+// Taylor coefficients of erf at 0, 1/8, ..., 6: its derivative y has y' = -2xy
+const ERF = Float64Array.from([/* erf */].flatMap((value, node) => {
+  const x = node / 8, y = [2 / Math.sqrt(Math.PI) * Math.exp(-x * x)];
+  for (let k = 0; k < 10; k++) y.push(-2 * (x * y[k] + (k ? y[k - 1] : 0)) / (k + 1));
+  return [value, ...y.map((c, k) => c / (k + 1))];
+}));
 const rt = {
   // exp(x^2) erfc(x) for x >= 0, by its Chebyshev series in (x - 3.75) / (x + 3.75)
   erfcx(x) {
     const z = 2 * (x - 3.75) / (x + 3.75);
     let a = 0, b = 0;
-    for (let k = ERFCX.length - 1; k > 0; k--) [a, b] = [z * a - b + ERFCX[k], a];
+    for (let k = ERFCX.length - 1; k > 0; k--) {
+      const last = a;
+      a = z * a - b + ERFCX[k];
+      b = last;
+    }
     return z / 2 * a - b + ERFCX[0];
   },
   erfc(x) {
@@ -15,14 +25,11 @@ const rt = {
   },
   erf(x) {
     const a = Math.abs(x);
-    if (a > 6) return Math.sign(x);
-    if (!(a < 0.5)) return Math.sign(x) * (1 - rt.erfc(a));
-    let term = 2 / Math.sqrt(Math.PI) * x, sum = term;
-    for (let k = 1; k < 13; k++) {
-      term *= -x * x / k;
-      sum += term / (2 * k + 1);
-    }
-    return sum;
+    if (!(a < 6)) return Number.isNaN(a) ? a : Math.sign(x);
+    const node = Math.round(8 * a), h = a - node / 8, at = 12 * node;
+    let sum = 0;
+    for (let k = 11; k >= 0; k--) sum = sum * h + ERF[at + k];
+    return x < 0 ? -sum : sum;
   },
   // as in C, where 1 to any power is 1
   pow(x, y) {
@@ -63,8 +70,8 @@ const rt = {
       for (let p = 0; p < n; p++) for (let q = p + 1; q < n; q++) {
         if (a[p * n + q] === 0) continue;
         const angle = (a[q * n + q] - a[p * n + p]) / (2 * a[p * n + q]);
-        const t = (angle < 0 ? -1 : 1) / (Math.abs(angle) + Math.hypot(angle, 1));
-        const c = 1 / Math.hypot(t, 1), s = t * c;
+        const t = (angle < 0 ? -1 : 1) / (Math.abs(angle) + Math.sqrt(angle * angle + 1));
+        const c = 1 / Math.sqrt(t * t + 1), s = t * c;
         for (let k = 0; k < n; k++) rt.rotate(a, k * n + p, k * n + q, c, s);
         for (let k = 0; k < n; k++) rt.rotate(a, p * n + k, q * n + k, c, s);
         for (let k = 0; k < n; k++) rt.rotate(v, k * n + p, k * n + q, c, s);

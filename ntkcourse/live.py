@@ -68,11 +68,12 @@ class Figure(NamedTuple):
 
     ``see(**choices)`` gives a function of one dictionary: the values of the sliders, the data as
     ``x``, ``y``, ``mask`` of shape (PLACES,), to a dictionary of results. ``step(**choices)``
-    gives one that also takes and returns a state and moves it on: until the result ``left`` is 0
-    if a slider is the ``time``, else for as long as the reader plays, and then a slider ``speed``
-    of value 0 means to stand still. ``random`` are the shapes
-    of states that start as N(0, 1), ``zeros`` of those that start at 0. With ``restart`` the state
-    begins anew when data or sliders change. ``first`` frames are behind the picture in print.
+    gives one of all these and a state, which it returns a little later: until its result ``left``
+    is 0 if a slider is the ``time``, else for as long as the reader plays. ``look(**choices)``
+    gives what is to be drawn of the state. So a frame is one ``see`` if anything changed, as many
+    steps as there is time for, and one ``look``. ``random`` are the shapes of states that start as
+    N(0, 1), ``zeros`` of those that start at 0. With ``restart`` the state begins anew when data
+    or sliders change. ``first`` steps are behind the picture in print.
     """
 
     title: str
@@ -82,6 +83,7 @@ class Figure(NamedTuple):
     controls: dict[str, Slider | Choice]
     see: Callable | None = None
     step: Callable | None = None
+    look: Callable | None = None
     points: tuple[tuple[float, float], ...] = ()
     random: dict[str, tuple] = {}  # noqa: RUF012
     zeros: dict[str, tuple] = {}  # noqa: RUF012
@@ -136,19 +138,12 @@ def live(name: str) -> None:
     _publish(data, {})
 
 
-def shapes(figure: Figure, stepping: bool) -> dict[str, tuple]:
-    """The arguments of ``see``, or of ``step``, with their shapes."""
-    given = {k: () for k, control in figure.controls.items() if isinstance(control, Slider)}
-    given |= dict.fromkeys(("x", "y", "mask"), (PLACES,)) if figure.points else {}
-    return given | (figure.random | figure.zeros if stepping else {})
-
-
 def markup(name: str, figure: Figure, picture: bytes, size: tuple[int, int]) -> str:
     """The picture, and as data what the site's script needs to make the figure from."""
     data = {
         key: value
         for key, value in figure._asdict().items()
-        if key not in ("see", "step", "alt", "first")
+        if key not in ("see", "step", "look", "alt", "first")
     }
     data["controls"] = [
         {"name": k, "slider": isinstance(control, Slider), **control._asdict()}
@@ -201,8 +196,8 @@ class Session:
             given |= {"x": table[:, 0], "y": table[:, 1], "mask": table[:, 2]}
         return given
 
-    def run(self, which: str, extra: dict) -> dict:
-        """The results of ``see`` or ``step`` for the present choices."""
+    def run(self, which: str, given: dict) -> dict:
+        """The results of ``see``, ``step`` or ``look`` for the present choices."""
         import jax
 
         choices = {k: self.chosen[k] for k, c in self.figure.controls.items() if type(c) is Choice}
@@ -210,20 +205,21 @@ class Session:
         if key not in self.compiled:
             self.compiled[key] = jax.jit(getattr(self.figure, which)(**choices))
         with jax.enable_x64(True):
-            results = self.compiled[key](self.inputs() | extra)
+            results = self.compiled[key](given)
         return {k: np.asarray(v) for k, v in results.items()}
 
     def results(self, frames: int) -> dict:
         """What is to be drawn, after at most ``frames`` steps of the state."""
-        found = self.run("see", {}) if self.figure.see else {}
-        if self.figure.step:
-            for _ in range(frames):
-                made = self.run("step", self.state)
-                self.state = {k: made[k] for k in self.state}
-                if not made.get("left", 1):
-                    break
-            found |= made
-        return found
+        given = self.inputs()
+        found = self.run("see", given) if self.figure.see else {}
+        if not self.figure.step:
+            return found
+        for _ in range(frames):
+            made = self.run("step", given | found | self.state)
+            self.state = {k: made[k] for k in self.state}
+            if not made.get("left", 1):
+                break
+        return found | self.state | self.run("look", given | found | self.state)
 
     def draw(self, frames: int | None = None):
         """The picture of the present choices, as a matplotlib figure."""

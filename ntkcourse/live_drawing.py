@@ -66,7 +66,7 @@ def widgets(session: Any, first: bytes, size: tuple[int, int]) -> Any:
     def chosen(name):
         def change(event):
             session.chosen[name] = event["new"]
-            redraw(None if figure.restart else 1)
+            redraw(None if figure.restart else 0)
 
         return change
 
@@ -91,11 +91,11 @@ def widgets(session: Any, first: bytes, size: tuple[int, int]) -> Any:
         def again():
             session.seed += 1
             session.begin()
-            redraw(None if figure.restart else 1)
+            redraw(None if figure.restart else 0)
 
         controls.append(button("New draw", again))
     if figure.points:
-        controls.append(_data(session, lambda: redraw(None if figure.restart else 1), button))
+        controls.append(_data(session, lambda: redraw(None if figure.restart else 0), button))
     return ipywidgets.VBox([image, sentence, *controls])
 
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from ntkcourse import infinite, kernels, networks, training
 from ntkcourse.live import Choice, Figure, Layer, Panel, Slider, steps
 
-GRID = 121
+GRID = 97
 SIDE = (-3.14159265, 3.14159265)
 DATA = ((-2.4, 0.9), (-1.5, -0.6), (-0.4, 0.2), (0.5, 1.1), (1.9, -0.9))
 
@@ -36,14 +36,21 @@ def squared(f, i):
     return jnp.sum(i["mask"] * (f(on_circle(i["x"])) - i["y"]) ** 2) / 2
 
 
-def largest(k, i):
-    """The largest eigenvalue of the Gram matrix on the data."""
-    return jnp.linalg.eigvalsh(kernels.gram(masked(k), marked(i["x"], i["mask"])))[-1]
+def largest(k, x):
+    """The largest eigenvalue of the Gram matrix."""
+    return jnp.linalg.eigh(kernels.gram(k, x))[0][-1]
+
+
+def until(target, i, count):
+    """A learning rate with which ``count`` steps do not pass the time; then now and left."""
+    rate = jnp.minimum(i["rate"], jnp.maximum(target - i["now"], 0) / count)
+    now = i["now"] + count * rate
+    return rate, {"now": now, "left": jnp.where(now < target * (1 - 1e-9), target - now, 0)}
 
 
 # The welcome page: an ensemble of infinitely wide networks, and four real ones
 
-WIDTH, COPIES, DEEPEST, STEPS = 32, 4, 4, 8
+WIDTH, COPIES, DEEPEST, STEPS = 32, 4, 4, 2
 
 
 def ensemble(activation, depth):
@@ -60,39 +67,48 @@ def ensemble(activation, depth):
         mean, cov = jax.vmap(at)(marked(grid(), jnp.ones(GRID)))
         mean, spread = mean[:, 0], jnp.sqrt(jnp.maximum(cov[:, 0, 0], 0))
         band = {"low": mean - 2 * spread, "high": mean + 2 * spread}
-        return {"mean": mean, "spread": jnp.mean(spread)} | band
+        rate = 0.7 / (largest(ntk, x) + 1e-9)
+        return {"mean": mean, "spread": jnp.mean(spread), "rate": rate} | band
 
     return see
 
 
-def members(activation, depth):
-    """Networks of width 32, trained by gradient descent up to the same time."""
+def member(activation, depth, i):
+    """A network of width 32, as a function of its part of the state and of inputs."""
+    _, apply = networks.mlp((2, *[WIDTH] * (depth - 1), 1), activation, i["sigma_w"], i["sigma_b"])
+
+    def f(s, x):
+        first = networks.Layer(s["first"], s["bias"][0])
+        inner = [networks.Layer(s["inner"][l], s["bias"][l + 1]) for l in range(depth - 2)]
+        return apply([first, *inner, networks.Layer(s["last"], s["end"])], x)
+
+    return f
+
+
+def train_members(activation, depth):
+    """The networks, trained by gradient descent up to the same time."""
 
     def step(i):
-        scales = activation, i["sigma_w"], i["sigma_b"]
-        _, apply = networks.mlp((2, *[WIDTH] * (depth - 1), 1), *scales)
-        rate = 0.7 / (largest(infinite.ntk(depth, *scales), i) + 1e-9)
-        target = jnp.minimum(i["t"], 320 * rate)
-        rate = jnp.minimum(rate, jnp.maximum(target - i["now"], 0) / STEPS)
-        inner = range(depth - 2)
-
-        def layers(s):
-            first = networks.Layer(s["first"], s["bias"][0])
-            middle = [networks.Layer(s["inner"][l], s["bias"][l + 1]) for l in inner]
-            return [first, *middle, networks.Layer(s["last"], s["end"])]
+        f = member(activation, depth, i)
+        rate, now = until(jnp.minimum(i["t"], 320 * i["rate"]), i, STEPS)
 
         def train(s):
-            loss = lambda s: squared(lambda x: apply(layers(s), x), i)  # noqa: E731
-            moved = training.path(loss, s, steps=STEPS, every=STEPS, learning_rate=rate).params
-            return moved, apply(layers(moved), on_circle(grid()))
+            loss = lambda s: squared(lambda x: f(s, x), i)  # noqa: E731
+            return training.path(loss, s, steps=STEPS, every=STEPS, learning_rate=rate).params
 
-        state = {k: i[k] for k in MEMBERS}
-        state, curves = jax.vmap(train)(state)
-        now = i["now"] + STEPS * rate
-        left = jnp.where(now < target * (1 - 1e-9), target - now, 0)
-        return state | {"curves": curves, "now": now, "left": left}
+        return jax.vmap(train)({k: i[k] for k in MEMBERS}) | now
 
     return step
+
+
+def see_members(activation, depth):
+    """The functions that the networks are."""
+
+    def look(i):
+        f = member(activation, depth, i)
+        return {"curves": jax.vmap(lambda s: f(s, on_circle(grid())))({k: i[k] for k in MEMBERS})}
+
+    return look
 
 
 MEMBERS = {
@@ -120,7 +136,8 @@ WELCOME = Figure(
         "sigma_w": Slider("weights σ_w", steps(0.6, 3, 49), 18),
         "sigma_b": Slider("biases σ_b", steps(0, 1.5, 31), 4),
     },
-    see=ensemble, step=members, points=DATA, random=MEMBERS, zeros={"now": ()}, time="t",
+    see=ensemble, step=train_members, look=see_members, points=DATA, random=MEMBERS,
+    zeros={"now": ()}, time="t",
 )  # fmt: skip
 
 FIGURES = {"welcome": WELCOME}

@@ -10,32 +10,45 @@ from ntkcourse.live_networks import ANGLE, DATA, SIDE, grid, masked, on_circle
 NEURONS = 200
 
 
-def flowing(activation):
-    """Neurons (a, w) of a two-layer network a moment later, and the function that they are."""
+def a_moment(energy, particles, i):
+    """Particles a frame later by the Wasserstein gradient flow of an energy."""
+    return flows.wasserstein_flow(energy, particles, i["speed"][None] / 60, step=0.02)[-1]
 
-    def step(i):
-        # an empty place (x, y) = (0, 0) has residual φ(0) = 0; only the 1/n counts it
-        share = len(i["mask"]) / jnp.maximum(jnp.sum(i["mask"]), 1)
-        x, y = on_circle(i["x"]) * i["mask"][:, None], i["y"] * i["mask"]
-        places = flows.mean_field_risk(x, y, activation)
 
-        def risk(particles, weights):
-            return share * places(particles, weights)
+def later(i):
+    """The time after that frame."""
+    return {"now": i["now"] + i["speed"] / 60}
 
-        p = flows.wasserstein_flow(risk, i["neurons"], i["speed"][None] / 60, step=0.02)[-1]
-        weights = jnp.full(NEURONS, 1 / NEURONS)
+
+def _risk(activation, i):
+    # an empty place (x, y) = (0, 0) has residual φ(0) = 0; only the 1/n counts it
+    share = len(i["mask"]) / jnp.maximum(jnp.sum(i["mask"]), 1)
+    x, y = on_circle(i["x"]) * i["mask"][:, None], i["y"] * i["mask"]
+    places = flows.mean_field_risk(x, y, activation)
+    return lambda particles, weights: share * places(particles, weights)
+
+
+def flow_neurons(activation):
+    """Neurons (a, w) of a two-layer network a moment later."""
+    return lambda i: {"neurons": a_moment(_risk(activation, i), i["neurons"], i)} | later(i)
+
+
+def see_neurons(activation):
+    """The neurons, and the function that they are."""
+
+    def look(i):
+        p, weights, zero = i["neurons"], jnp.full(NEURONS, 1 / NEURONS), jnp.zeros_like(grid())
 
         def shifted(y):  # dF/dy_i = (y_i − f(x_i)) / n: the network itself, out of its risk
             return flows.mean_field_risk(on_circle(grid()), y, activation)(p, weights)
 
-        zero = jnp.zeros_like(grid())
         return {
-            "neurons": p, "cloud": jnp.abs(p[:, :1]) * p[:, 1:], "sign": p[:, 0],
-            "network": -len(zero) * jax.grad(shifted)(zero), "risk": risk(p, weights),
-            "now": i["now"] + i["speed"] / 60,
+            "cloud": jnp.abs(p[:, :1]) * p[:, 1:], "sign": p[:, 0],
+            "network": -len(zero) * jax.grad(shifted)(zero),
+            "risk": _risk(activation, i)(p, weights),
         }  # fmt: skip
 
-    return step
+    return look
 
 
 NETWORK = Figure(
@@ -56,8 +69,8 @@ NETWORK = Figure(
         "activation": Choice("activation φ", ("relu", "tanh")),
         "speed": Slider("time per second", steps(0.5, 16, 16, log=True), 9),
     },
-    step=flowing, points=DATA, random={"neurons": (NEURONS, 3)}, zeros={"now": ()}, restart=False,
-    first=300,
+    step=flow_neurons, look=see_neurons, points=DATA, random={"neurons": (NEURONS, 3)},
+    zeros={"now": ()}, restart=False, first=300,
 )  # fmt: skip
 
 
@@ -67,7 +80,7 @@ CLOUD, GRID = 60, 161
 PLAIN = (-3.0, 3.0)
 
 
-def landscape(i):
+def _landscape(i):
     """A smooth potential through the handles, with walls far out."""
     x = jnp.stack([i["mask"], i["x"]], 1)
     through = kernels.ridge_regression(masked(kernels.rbf(0.7)), x, i["mask"] * i["y"], 1e-3)
@@ -78,32 +91,35 @@ def landscape(i):
     return V
 
 
-def in_potential():
-    """Particles that slide down V and push each other away, a moment later."""
+def _energy(i):
+    """That of particles which slide down V and push each other away."""
 
-    def step(i):
-        V = landscape(i)
+    def repel(a, b):
+        return jnp.exp(-jnp.sum((a - b) ** 2) / 0.32)
 
-        def repel(a, b):
-            return jnp.exp(-jnp.sum((a - b) ** 2) / 0.32)
+    height, pushing = flows.potential(_landscape(i)), flows.interaction(repel)
+    return lambda p, weights: height(p, weights) + i["push"] * pushing(p, weights)
 
-        pushing = flows.interaction(repel)
 
-        def energy(particles, weights):
-            return flows.potential(V)(particles, weights) + i["push"] * pushing(particles, weights)
+def landscape():
+    """The potential over the line."""
+    return lambda i: {"V": jax.vmap(_landscape(i))(jnp.linspace(*PLAIN, GRID)[:, None])}
 
-        start = i["cloud_x"]
-        moved = flows.wasserstein_flow(energy, start, i["speed"][None] / 60, step=0.02)[-1]
-        weights = jnp.full(CLOUD, 1 / CLOUD)
-        grid = jnp.linspace(*PLAIN, GRID)
-        height = jax.vmap(V)(moved)
-        return {
-            "cloud_x": moved, "cloud": jnp.stack([moved[:, 0], height], 1),
-            "V": jax.vmap(lambda z: V(z[None]))(grid), "energy": energy(moved, weights),
-            "now": i["now"] + i["speed"] / 60,
-        }  # fmt: skip
 
-    return step
+def slide():
+    """The particles a moment later."""
+    return lambda i: {"cloud_x": a_moment(_energy(i), i["cloud_x"], i)} | later(i)
+
+
+def see_cloud():
+    """The particles on the potential, and their energy."""
+
+    def look(i):
+        x, weights = i["cloud_x"], jnp.full(CLOUD, 1 / CLOUD)
+        cloud = jnp.stack([x[:, 0], jax.vmap(_landscape(i))(x)], 1)
+        return {"cloud": cloud, "energy": _energy(i)(x, weights)}
+
+    return look
 
 
 POTENTIAL = Figure(
@@ -115,21 +131,22 @@ POTENTIAL = Figure(
         Panel(PLAIN, (-2, 3), ("position x", "potential V"), (
             Layer("line", ("V",), "guide", "the potential V"),
             Layer("dots", ("cloud",), "network", "particles"),
-            Layer("handles", (), "data", "handles"),
+            Layer("handles", (), "data", "handles: drag them"),
         )),
     ),
     controls={
         "push": Slider("repulsion", (0.0, *steps(0.2, 12, 24, log=True)), 20),
         "speed": Slider("time per second", steps(0.1, 3, 16, log=True), 9),
     },
-    step=in_potential, points=((-2.4, 1.6), (-1.2, -0.9), (0.1, 1.2), (1.3, -1.3), (2.4, 1.5)),
+    see=landscape, step=slide, look=see_cloud,
+    points=((-2.4, 1.6), (-1.2, -0.9), (0.1, 1.2), (1.3, -1.3), (2.4, 1.5)),
     random={"cloud_x": (CLOUD, 1)}, zeros={"now": ()}, restart=False, first=45,
 )  # fmt: skip
 
 
 # Two ways from one cloud to another
 
-HILLS, WIDE = 240, 0.22
+HILLS, WIDE = 120, 0.22
 
 
 def interpolation():

@@ -3,7 +3,7 @@
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
-  const BUDGET = 8; // milliseconds of a frame that computing may take
+  const BUDGET = 7; // milliseconds of a frame that computing may take
   const clamp = (v, a, b) => Math.min(Math.max(v, a), b);
   const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
@@ -57,7 +57,8 @@
       this.svg = make("svg", { role: "group", "aria-label": `${spec.labels[1]} over ${spec.labels[0]}` },
         make("defs", {}, make("clipPath", { id }, this.clip)), this.frame, this.marks, this.handles);
       this.shapes = spec.layers.map((layer) => {
-        const group = make("g", { class: `look-${layer.look} kind-${layer.kind}` });
+        // in tenths of a pixel: whole numbers are written and read fast
+        const group = make("g", { class: `look-${layer.look} kind-${layer.kind}`, transform: "scale(0.1)" });
         this.marks.append(group);
         return group;
       });
@@ -70,6 +71,8 @@
       Object.entries({ x: box.left, y: box.top, width: box.right - box.left, height: box.bottom - box.top })
         .forEach(([k, v]) => this.clip.setAttribute(k, v));
       const { x, y } = this.spec;
+      this.grids = {};
+      this.drawn = []; // the results behind each layer: what is the same is not drawn again
       this.px = (v) => box.left + ((v - x[0]) / (x[1] - x[0])) * (box.right - box.left);
       this.py = (v) => box.bottom - ((v - y[0]) / (y[1] - y[0])) * (box.bottom - box.top);
       this.ux = (p) => clamp(x[0] + ((p - box.left) / (box.right - box.left)) * (x[1] - x[0]), ...x);
@@ -83,29 +86,32 @@
         ...ticks(...x, clamp((box.right - box.left) / 60, 3, 8)).flatMap((v) => [
           line(this.px(v), box.bottom, this.px(v), box.bottom + 5, "axis"),
           label({ x: this.px(v), y: box.bottom + 18 }, "middle", text(v))]),
-        ...ticks(...y, clamp((box.bottom - box.top) / 50, 3, 7)).flatMap((v) => [
+        ...ticks(...y, clamp((box.bottom - box.top) / 36, 3, 7)).flatMap((v) => [
           line(box.left - 5, this.py(v), box.left, this.py(v), "axis"),
           label({ x: box.left - 8, y: this.py(v) + 4 }, "end", text(v))]),
         label({ x: (box.left + box.right) / 2, y: height - 8 }, "middle", this.spec.labels[0]),
         label({ x: 12, y: middle, transform: `rotate(-90 12 ${middle})` }, "middle", this.spec.labels[1]),
       );
     }
-    path(xs, ys) {
-      let d = "";
-      for (let k = 0; k < ys.length; k++) {
-        // far outside is as good as infinity
-        d += `${k ? "L" : "M"}${this.px(xs[k]).toFixed(1)},${clamp(this.py(ys[k]), -2000, 2000).toFixed(1)}`;
-      }
+    // a place in tenths of a pixel; far outside is as good as infinity
+    at(x, y) {
+      return `${Math.round(10 * this.px(x))} ${Math.round(10 * clamp(this.py(y), -2000, 2000))}`;
+    }
+    path(xs, ys, from = 0, count = ys.length) {
+      let d = "M";
+      for (let k = 0; k < count; k++) d += `${k ? "L" : ""}${this.at(xs[k], ys[from + k])}`;
       return d;
     }
     grid(count) {
       const [a, b] = this.spec.x;
-      return Float64Array.from({ length: count }, (_, k) => a + ((b - a) * k) / (count - 1));
+      return (this.grids[count] ??= Float64Array.from({ length: count }, (_, k) => a + ((b - a) * k) / (count - 1)));
     }
     draw(results) {
       this.spec.layers.forEach((layer, k) => {
-        const values = layer.of.map((name) => results[name]);
-        if (layer.kind !== "handles" && values.every((v) => v)) this[layer.kind](this.shapes[k], ...values);
+        const values = layer.of.map((name) => results[name]), drawn = this.drawn[k] ?? [];
+        if (layer.kind === "handles" || !values.every((v) => v) || values.every((v, j) => v === drawn[j])) return;
+        this[layer.kind](this.shapes[k], ...values);
+        this.drawn[k] = values;
       });
     }
     pool(group, name, count) {
@@ -119,27 +125,32 @@
     lines(group, all) {
       const count = this.spec.layers[this.shapes.indexOf(group)].rows, size = all.length / count;
       const xs = this.grid(size), paths = this.pool(group, "path", count);
-      for (let k = 0; k < count; k++) paths[k].setAttribute("d", this.path(xs, all.subarray(k * size, (k + 1) * size)));
+      for (let k = 0; k < count; k++) paths[k].setAttribute("d", this.path(xs, all, k * size, size));
     }
     band(group, low, high) {
-      const xs = this.grid(low.length), up = this.path(xs, high), down = this.path(xs.slice().reverse(), low.slice().reverse());
-      this.pool(group, "path", 1)[0].setAttribute("d", `${up}L${down.slice(1)}Z`);
+      const xs = this.grid(low.length);
+      let d = this.path(xs, high);
+      for (let k = low.length - 1; k >= 0; k--) d += `L${this.at(xs[k], low[k])}`;
+      this.pool(group, "path", 1)[0].setAttribute("d", `${d}Z`);
     }
     dots(group, places, sign) {
-      const count = places.length / 2, dots = this.pool(group, "circle", count);
-      for (let k = 0; k < count; k++) {
-        dots[k].setAttribute("cx", this.px(places[2 * k]).toFixed(1));
-        dots[k].setAttribute("cy", this.py(places[2 * k + 1]).toFixed(1));
-        dots[k].setAttribute("r", 3);
-        dots[k].setAttribute("class", sign && sign[k] <= 0 ? "open" : "full");
+      // lines of no length with round ends: two or three elements instead of hundreds
+      let full = "", open = "";
+      for (let k = 0; k < places.length / 2; k++) {
+        const dot = `M${this.at(places[2 * k], places[2 * k + 1])}h0`;
+        if (sign && sign[k] <= 0) open += dot;
+        else full += dot;
       }
+      const paths = this.pool(group, "path", 3);
+      ["ring", "hole", "full"].forEach((kind, k) => paths[k].setAttribute("class", kind));
+      [open, open, full].forEach((d, k) => paths[k].setAttribute("d", d || "M0 0"));
     }
     bars(group, values) {
       const bars = this.pool(group, "rect", values.length), base = this.py(Math.max(this.spec.y[0], 0));
       for (let k = 0; k < values.length; k++) {
         const left = this.px(k + 0.65), top = clamp(this.py(values[k]), -2000, 2000);
         Object.entries({ x: left, width: this.px(k + 1.35) - left, y: Math.min(top, base), height: Math.abs(base - top) })
-          .forEach(([key, v]) => bars[k].setAttribute(key, v.toFixed(1)));
+          .forEach(([key, v]) => bars[k].setAttribute(key, Math.round(10 * v)));
       }
     }
   }
@@ -158,7 +169,7 @@
       svg.addEventListener("pointermove", (event) => {
         if (!this.held) return;
         [this.held.x, this.held.y] = where(event);
-        this.show();
+        this.show([this.held]);
         changed();
       });
       for (const kind of ["pointerup", "pointercancel"]) {
@@ -171,7 +182,7 @@
     }
     point(x, y) {
       const mark = make("g", { class: "handle", tabindex: 0, role: "slider" },
-        make("circle", { class: "reach", r: 20 }), make("circle", { class: "datum", r: 7 }));
+        make("circle", { class: "reach", r: 22 }), make("circle", { class: "datum", r: 7 }));
       const point = { x, y, mark };
       mark.addEventListener("focus", () => (this.last = point));
       mark.addEventListener("dblclick", (event) => event.stopPropagation());
@@ -205,6 +216,12 @@
       point.mark.focus({ preventScroll: true });
       this.changed();
     }
+    // the middle of the widest gap, so that a new point lies on no other
+    gap() {
+      const { x } = this.panel.spec, xs = [...x, ...this.points.map((p) => p.x)].sort((a, b) => a - b);
+      const gaps = xs.slice(1).map((v, k) => v - xs[k]), widest = gaps.indexOf(Math.max(...gaps));
+      return xs[widest] + gaps[widest] / 2;
+    }
     remove(point = this.last ?? this.points.at(-1)) {
       if (!this.points.includes(point) || this.points.length === 1) return;
       this.points.splice(this.points.indexOf(point), 1);
@@ -214,12 +231,13 @@
       this.show();
       this.changed();
     }
-    show() {
-      this.points.forEach(({ x, y, mark }, k) => {
+    show(moved = this.points) {
+      const labels = this.panel.spec.labels.map((l) => l.split(",")[0]);
+      moved.forEach((point) => {
+        const { x, y, mark } = point;
         mark.setAttribute("transform", `translate(${this.panel.px(x)},${this.panel.py(y)})`);
-        const labels = this.panel.spec.labels.map((l) => l.split(",")[0]);
         Object.entries({
-          label: `point ${k + 1} of ${this.points.length}; arrow keys move it, Delete removes it`,
+          label: `point ${this.points.indexOf(point) + 1} of ${this.points.length}; arrow keys move it, Delete removes it`,
           valuemin: this.panel.spec.y[0], valuemax: this.panel.spec.y[1], valuenow: y.toFixed(2),
           valuetext: `${labels[0]} ${text(x)}, ${labels[1]} ${text(y)}`,
         }).forEach(([key, value]) => mark.setAttribute(`aria-${key}`, value));
@@ -234,7 +252,7 @@
   class Live {
     constructor(figure, number) {
       this.spec = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
-      Object.assign(this, { figure, seed: 1, results: {}, playing: false, dirty: true, chasing: false, asked: false });
+      Object.assign(this, { figure, seed: 1, results: {}, seen: {}, looking: 0, owed: false, playing: false, dirty: true, chasing: false, asked: false });
       const { spec } = this;
       this.panels = spec.panels.map((panel, k) => new Panel(panel, `live-${number}-${k}`));
       const stage = make("div", { class: "live-stage" }, ...this.panels.map((p) => make("div", {}, p.svg)));
@@ -251,7 +269,7 @@
       if (panel) {
         this.data = new Data(panel, spec.points, spec.places, () => this.change());
         // a single handle is a parameter, not data
-        if (spec.points.length > 1) this.button("Add a point", () => this.data.add((panel.spec.x[0] + panel.spec.x[1]) / 2, (panel.spec.y[0] + panel.spec.y[1]) / 2));
+        if (spec.points.length > 1) this.button("Add a point", () => this.data.add(this.data.gap(), (panel.spec.y[0] + panel.spec.y[1]) / 2));
         if (spec.points.length > 1) this.button("Remove a point", () => this.data.remove());
       }
       figure.setAttribute("role", "group");
@@ -311,7 +329,6 @@
     start(programs) {
       this.programs = programs;
       this.begin();
-      if (this.spec.step && !this.spec.time) this.chasing = "once";
       this.change();
     }
     // data, slider or choice changed; training only goes on if just the time grew
@@ -335,38 +352,50 @@
       return this.programs[[kind, ...words].join("_")];
     }
     frame(now) {
-      const begun = performance.now(), { spec } = this, inputs = this.inputs();
+      const begun = performance.now(), { spec } = this, inputs = this.inputs(), saw = this.dirty;
       if (this.dirty) {
         this.dirty = false;
-        if (spec.see) Object.assign(this.results, this.program("see")(inputs));
+        if (spec.see) Object.assign(this.results, (this.seen = this.program("see")(inputs)));
         if (spec.step && this.fresh && spec.restart) this.begin();
-        this.fresh = false;
-        if (spec.step) this.chasing = this.chasing || (spec.time || !this.playing ? "on" : false);
+        this.fresh = this.owed = false;
+        this.chasing = Boolean(spec.step && spec.time);
       }
       // while a point is in the hand, training waits: it would begin anew at each frame
       const waits = spec.time && this.data?.held;
-      if (spec.step && !waits && (this.chasing || (this.playing && !spec.time))) this.advance(inputs, begun);
-      this.figure.classList.toggle("is-training", Boolean(spec.time && this.chasing));
+      const looked = spec.step && !waits && this.advance(inputs, begun, saw);
+      this.figure.classList.toggle("is-training", this.chasing);
       if (this.playing && spec.time) this.tick(now);
-      this.panels.forEach((panel) => panel.draw(this.results));
-      this.speak();
-      this.took = performance.now() - begun;
-      if ((this.chasing && !waits) || this.playing || this.dirty) this.ask();
-    }
-    advance(inputs, begun) {
-      const { spec } = this, step = this.program("step"), quiet = still();
-      const once = { ...inputs, ...(spec.time || this.playing ? {} : { speed: 0 }) };
-      let more = true, count = 0;
-      while (more) {
-        const made = step({ ...once, ...this.state });
-        for (const name of Object.keys(this.state)) this.state[name] = made[name];
-        Object.assign(this.results, made);
-        count++;
-        if (spec.time) more = made.left > 0 && performance.now() - begun < BUDGET;
-        else more = quiet && this.playing && count < 30;
+      if (saw || looked) {
+        this.panels.forEach((panel) => panel.draw(this.results));
+        this.speak();
       }
-      this.chasing = spec.time ? this.results.left > 0 : false;
+      this.took = performance.now() - begun;
+      if (((this.chasing || this.owed) && !waits) || this.playing || this.dirty) this.ask();
+    }
+    // as many steps as there is time for (after a slow see none), then a look; a flow takes one step;
+    // says whether there was a look: where it is slow, training takes turns with it
+    advance(inputs, begun, saw) {
+      const { spec } = this, step = this.program("step"), given = { ...inputs, ...this.seen };
+      const quiet = still(), most = spec.time ? Infinity : !this.playing ? 0 : quiet ? 30 : 1;
+      const slow = this.looking > BUDGET / 3;
+      const late = () => performance.now() - begun + (slow ? 0 : this.looking) > BUDGET;
+      let count = 0;
+      while (this.owed ? false : spec.time ? this.chasing && !((count || saw) && late()) : count < most) {
+        const made = step({ ...given, ...this.state });
+        for (const name of Object.keys(this.state)) this.state[name] = made[name];
+        this.chasing = made.left > 0;
+        count++;
+      }
+      if (spec.time && !this.owed) {
+        this.owed = count > 0 && slow;
+        if (!count || this.owed) return false;
+      }
+      this.owed = false;
+      const start = performance.now();
+      Object.assign(this.results, this.state, this.program("look")({ ...given, ...this.state }));
+      this.looking = performance.now() - start;
       if (!spec.time && quiet && this.playing) this.toggle();
+      return true;
     }
     tick(now) {
       const { input, changed } = this.controls[this.spec.time];
