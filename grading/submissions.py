@@ -14,6 +14,10 @@ MB = 1 << 20
 SIZE = 20 * MB
 CELLS = 2000
 FILES = 50  # of one student that are looked at
+# Letters and marks that show nothing: fillers, joiners, selectors of variants, an empty pattern
+UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 
 
 @dataclass(frozen=True)
@@ -83,9 +87,12 @@ def _is_notebook(text: str) -> bool:
 
 def name(text: str) -> str:
     """A file's name as text; characters that one cannot see are written out, so none look alike."""
+    text = text.replace("\\", "\\\\")  # what is written out is nobody's own spelling
     text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    text = re.sub("^ | $|(?<= ) ", r"\\x20", text)
+    unseen = [unicodedata.category(c)[0] in "CZ" or UNSEEN.match(c) for c in text]
     return "".join(
-        ascii(c)[1:-1] if c != " " and unicodedata.category(c)[0] in "CZ" else c for c in text
+        ascii(c)[1:-1] if u and c != " " else c for c, u in zip(text, unseen, strict=True)
     )
 
 
