@@ -100,7 +100,10 @@ def printable(text: str, length: int | None = None) -> str:
     """A text that can be stored as UTF-8 and shown: no lone surrogates, no control characters."""
     text = text.encode("utf-8", "backslashreplace").decode()
     text = re.sub(
-        r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]", "�", text
+        r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff"
+        r"\U000e0000-\U000e007f]",
+        "�",
+        text,
     )
     text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x…", text)  # addresses differ from run to run
     return text if length is None or len(text) <= length else text[:length] + " …"
