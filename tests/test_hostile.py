@@ -725,7 +725,7 @@ def test_paths_of_the_machine_and_rights_are_out_of_reach(run):
 
 def test_no_process_is_left(run):
     assert run["left"] == []
-    assert run["threads"] == 0
+    assert run["threads"] <= 0  # one of an earlier test may have ended meanwhile
 
 
 def test_rights_and_namespaces_are_refused(run):
