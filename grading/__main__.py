@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from . import batch, grade, masters, report
+from . import batch, grade, group, masters, report
 from .masters import MasterError
 from .sandbox import Limits, SandboxError
 
@@ -63,6 +63,9 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; the result is the exit status."""
     options = parser().parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):  # a name that the terminal cannot show stops nobody
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(errors="backslashreplace")
     try:
         if options.command == "release":
             from . import release
@@ -104,6 +107,7 @@ def _mark(options: argparse.Namespace, found: dict[str, masters.Master], limits:
     report.write_all(options.out, records, marks)
     marked = [record for record in records if not record["refused"]]
     print(f"{len(marked)} marked: {options.out / 'marks.csv'}")
+    print(f"limits: {group.described()}")
     for record in records:
         if record["refused"]:
             print(f"refused, 0 points: {record['student']}: {record['remarks'][0]}")

@@ -56,9 +56,9 @@ def identify(submission: Submission, marking: Marking) -> Found:
                 master = marking.masters.get(named)
             if master is None or named not in (None, master.name):
                 known = marking.assignment or f"one of {', '.join(marking.masters) or '(none)'}"
+                file, other = submissions.name(submission.path.name), printable(named or "none", 80)
                 raise RefusedError(
-                    f"expected a notebook of assignment {known}, got {submission.path.name} "
-                    f"of {printable(named, 80) if named else 'none'}"
+                    f"expected a notebook of assignment {known}, got {file} of {other}"
                 )
             cells = tuple(submissions.code_cells(notebook))
     except RefusedError as error:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import psutil
 
 from . import compare
+from .group import Group
 from .meter import Meter
 
 MESSAGES = 20_000
@@ -58,14 +59,17 @@ class Run:
     ready: bool = False
 
 
-def listen(process, results, limits: Limits, left: float, ask: Callable[[], None]) -> Run:
+def listen(
+    process, results, limits: Limits, left: float, ask: Callable[[], None],
+    group: Group | None = None,
+) -> Run:  # fmt: skip
     """Read results and output until the worker is done, dead or beyond a limit.
 
     `left` are the seconds that the submission has left; `ask` sends the calls, once the cells have
     run. Time, memory and sizes are looked at in every round, whatever was said before.
     """
     run, printed, received = Run(), bytearray(), bytearray()
-    meter, sizes, over = Meter(process.pid), {results: 0, process.stdout: 0}, None
+    meter, sizes, over = Meter(process.pid, group), {results: 0, process.stdout: 0}, None
     phase, look = meter.read(), 0.0
     with selectors.DefaultSelector() as selector:
         for source in sizes:
@@ -101,7 +105,7 @@ def listen(process, results, limits: Limits, left: float, ask: Callable[[], None
                 lines = lines[: len(lines) - max(0, run.lines - MESSAGES)]
                 if any([_take(run, bytes(line)) for line in lines if line]):
                     phase = meter.read()
-                if {"ready": True} in run.messages and not run.ready:
+                if not run.ready and {"ready": True} in run.messages[-len(lines) :]:
                     if process.stdout in selector.get_map():
                         printed += (_read(process.stdout.fileno()) or b"")[: KEPT - len(printed)]
                     run.ready = True
@@ -114,6 +118,8 @@ def listen(process, results, limits: Limits, left: float, ask: Callable[[], None
                 run.end = f"it sent more than {limits.results // MB} MB of results"
     if run.end is None and {"done": True} not in run.messages[-1:]:
         run.end, run.doubtful = "its process ended", _killed(process)
+        if group is not None and group.starved():
+            run.end, run.doubtful = _greedy(limits), False
     run.spent = meter.read().since(meter.first)
     run.output = printed.decode("utf-8", "replace")
     return run
@@ -185,10 +191,14 @@ def _excess(meter: Meter, limits: Limits) -> str | None:
         return f"it started more than {limits.processes} processes"
     # The resident sizes count shared pages once per process, but are quick to read.
     if _memory(tree, False) > limits.memory and _memory(tree, True) > limits.memory:
-        return f"it used more than {limits.memory // MB} MB of memory"
+        return _greedy(limits)
     if meter.files() > limits.files:
         return f"it made more than {limits.files} files"
     return None
+
+
+def _greedy(limits: Limits) -> str:
+    return f"it used more than {limits.memory // MB} MB of memory"
 
 
 def _memory(tree: list[int], exact: bool) -> int:

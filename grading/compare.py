@@ -76,6 +76,7 @@ def _joined(value: dict) -> dict:
             "shape": [len(parts), *parts[0]["shape"]], "values": numbers}  # fmt: skip
 
 
+@np.errstate(all="ignore")  # numbers near the largest one are somebody's choice
 def _coarse(right: np.ndarray, ours: np.ndarray, tolerance: float, single: bool) -> str | None:
     asked = max(tolerance, SINGLE) if single else tolerance
     gap = np.abs(ours - right) / (1 + np.abs(right))

@@ -166,18 +166,35 @@ def _unused(cells: list[Cell], master: Master) -> list[str]:
 
 
 def _borrowed(cells: list[Cell], master: Master) -> list[str]:
-    """Calls of the course's package in tasks whose solution does without: for whoever marks."""
-    modules = "|".join(re.findall(r"\w+", " ".join(
-        re.findall(r"^from ntkcourse import (.*)$", master.setup, re.MULTILINE))))  # fmt: skip
-    calls = re.compile(rf"\b(?:{modules})\.\w+") if modules else re.compile("(?!)")
-    solved = {masters.grade_id(cell): cell.source for cell in master.notebook.cells}
-    said = []
+    """Calls of the course's package in tasks whose solution does without: for whoever marks.
+
+    Helpers of the student's own count like tasks, and names that they gave to imports like the
+    package's; a cell that only compares does not.
+    """
+    theirs = _imported("\n".join(cell.source for cell in cells))
+    names = {*_imported(master.setup), *sorted(theirs)[:50]} - {"figures"}
+    calls = re.compile(rf"\b(?:{'|'.join(sorted(names))})(?:\.\w+|(?=\())" if names else "(?!)")
+    solved = {masters.grade_id(cell): cell.source for cell in master.notebook.cells} | {"": ""}
+    said, ours = [], forms(master, ("",))
     for cell in cells:
         used = set(calls.findall(cell.source)) - set(calls.findall(solved.get(cell.name, "")))
-        if used and cell.name.startswith("task-"):
+        own = cell.source.strip() not in ours and not cell.name.startswith(SHOWN)
+        formula = cell.name.startswith("task-") or re.search(r"\b(?:def|lambda)\b", cell.source)
+        if used and own and formula:
             listed = ", ".join(sorted(used)[:5])
             said.append(f"{place(cell)} uses {listed}; the task asks for formulas of your own.")
     return said
+
+
+def _imported(source: str) -> set[str]:
+    """The names under which some code knows the course's package, its modules and functions."""
+    lines = re.findall(
+        r"^[ \t]*(?:from ntkcourse[\w.]* import|import(?= ntkcourse)) ([^#\n]+)$",
+        source,
+        re.MULTILINE,
+    )
+    parts = [part.split() for line in lines for part in line.strip("() ").split(",")]
+    return {part[-1].split(".")[0] for part in parts if part and re.fullmatch(r"[\w.]+", part[-1])}
 
 
 def record(

@@ -8,7 +8,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from . import batch, grade, masters, report, sandbox
+from . import batch, grade, group, masters, report, sandbox
 from .masters import Master
 from .sandbox import Limits, SandboxError
 from .submissions import FILES, Submission, name
@@ -121,6 +121,7 @@ def main(options: argparse.Namespace) -> int:
         record = {"student": "student"} | marked(options.submission, masters.read(path), seed)
         [record] = report.with_written([record], {})
         results, status = report.gradescope(record), 0
+        print(f"limits: {group.described()}")
     except Exception as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         said = "The marking itself failed, not your notebook. Please tell your instructor."

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import psutil
 
+from .group import Group
+
 TICK = os.sysconf("SC_CLK_TCK")
 CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 PLACES = ("box", "dev/shm")
@@ -25,32 +27,50 @@ class Reading(NamedTuple):
         return max(cpu, wall - waited)
 
 
-class Meter:
-    """The clock of one worker and everything that it started."""
+def tree(process: int) -> list[int]:
+    """A process and all below it, parents first; those that left their group, too."""
+    if not CHILDREN:
+        with contextlib.suppress(psutil.Error):
+            below = psutil.Process(process).children(recursive=True)
+            return [process, *(child.pid for child in below)]
+    found = [process]
+    for pid in found:
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                    found += map(int, file.read().split())
+    return found
 
-    def __init__(self, process: int):
-        self.process = process
+
+class Meter:
+    """The clock of one worker and everything that it started, by its group where there is one."""
+
+    def __init__(self, process: int, group: Group | None = None):
+        self.process, self.group = process, group
         self.waits: dict[int, float] = {}
-        self.cpu = 0.0
+        self.cpu = self.waited = 0.0
+        self.last = time.monotonic()
         self.first = self.read()
 
     def tree(self) -> list[int]:
-        """The worker and all processes below it; those that left their group, too."""
-        if not CHILDREN:
-            with contextlib.suppress(psutil.Error):
-                below = psutil.Process(self.process).children(recursive=True)
-                return [self.process, *(child.pid for child in below)]
-        found = [self.process]
-        for pid in found:
-            with contextlib.suppress(OSError):
-                for thread in os.listdir(f"/proc/{pid}/task"):
-                    with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                        found += map(int, file.read().split())
-        return found
+        """The worker and all processes below it."""
+        return tree(self.process)
 
     def read(self) -> Reading:
         """The time now."""
-        cpu = 0.0
+        wall = time.monotonic()
+        cpu = waited = None
+        if self.group is not None:
+            cpu, waited = self.group.cpu(), self.group.waited()
+        if cpu is None or waited is None:
+            walked = self._walk(wall)
+            cpu = walked[0] if cpu is None else cpu
+            waited = walked[1] if waited is None else waited
+        return Reading(wall, cpu, waited)
+
+    def _walk(self, wall: float) -> tuple[float, float]:
+        """Seconds on processors and of waiting for one, by /proc."""
+        cpu, before = 0.0, sum(self.waits.values())
         for pid in self.tree():
             with contextlib.suppress(OSError):
                 with open(f"/proc/{pid}/stat", "rb") as file:
@@ -59,7 +79,10 @@ class Meter:
                     with open(f"/proc/{pid}/task/{thread}/schedstat", "rb") as file:
                         self.waits[int(thread)] = int(file.read().split()[1]) / 1e9
         self.cpu = max(self.cpu, cpu)  # the dead take their seconds with them
-        return Reading(time.monotonic(), self.cpu, sum(self.waits.values()))
+        # A hundred threads that wait for a second do not earn a hundred seconds of sleep.
+        self.waited += min(sum(self.waits.values()) - before, wall - self.last)
+        self.last = wall
+        return self.cpu, self.waited
 
     def files(self) -> int:
         """The number of files and folders in the writable directories of a sandbox."""

@@ -222,6 +222,8 @@ def page(record: dict) -> str:
             f"{f'<p>{e(said)}</p>' if said else ''}</li>"
         )
     remarks = "".join(f"<p>{e(text)}</p>" for text in record["remarks"])
+    first, last = (remarks, "") if record["refused"] else ("", remarks)
+    last = f"<h2>About your cells</h2>{last}" if last else ""
     then = f'<p class="next">{e(advice(record))}</p>' if advice(record) else ""
     printed = f"<h2>What the code printed</h2><pre>{e(record['output'])}</pre>"
     title = e(f"{record['title'] or 'Homework'}: {record['student']}")
@@ -232,8 +234,8 @@ def page(record: dict) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>"
         f'<p class="sum"><strong>{score:g} of {points:g} points</strong>'
-        f"{'; some tasks are still to be marked by hand' if partial else ''}</p>{remarks}{then}"
-        f"<ol>{''.join(items)}</ol>{printed if record['output'] else ''}</body></html>\n"
+        f"{'; some tasks are still to be marked by hand' if partial else ''}</p>{first}{then}"
+        f"<ol>{''.join(items)}</ol>{last}{printed if record['output'] else ''}</body></html>\n"
     )
 
 

@@ -20,7 +20,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from . import channel, seccomp
+from . import channel, group, meter, seccomp
 from .channel import Limits, Run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -146,7 +146,7 @@ def rlimits(limits: Limits) -> dict[str, int]:
     return {
         "RLIMIT_AS": limits.address_space,
         "RLIMIT_FSIZE": limits.disk,
-        "RLIMIT_CORE": 0,
+        "RLIMIT_CORE": 1,  # 0 would still wake a program that collects what crashed
         "RLIMIT_CPU": int(limits.total * 4) + 10,  # several threads
         "RLIMIT_NOFILE": 256,
         "RLIMIT_NPROC": limits.processes,
@@ -194,16 +194,22 @@ def run(
             "cells": cells, "limits": rlimits(limits), "files": files(home, course),
             "filter": (seccomp.program(platform.machine()) or b"").hex(),
         }  # fmt: skip
+        box = stack.enter_context(group.around(limits.memory + 2 * limits.disk, limits.processes))
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             start_new_session=True, **options,
         )  # fmt: skip
         sender.close()
         try:
+            try:
+                if box is not None:  # the worker waits for its order: nothing of it runs before
+                    box.add(process.pid, meter.tree)
+            except OSError:
+                box = None
             _feed(process.stdin, order)
             left = limits.total if left is None else left
             ask = functools.partial(_feed, process.stdin, calls)
-            return channel.listen(process, results, limits, left, ask)
+            return channel.listen(process, results, limits, left, ask, box)
         finally:
             channel.kill(process, user, not unsafe)
             process.stdout.close()

@@ -14,6 +14,10 @@ MB = 1 << 20
 SIZE = 20 * MB
 CELLS = 2000
 FILES = 50  # of one student that are looked at
+# Letters and marks that show nothing: fillers, joiners, selectors of variants, an empty pattern
+UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 
 
 @dataclass(frozen=True)
@@ -83,9 +87,12 @@ def _is_notebook(text: str) -> bool:
 
 def name(text: str) -> str:
     """A file's name as text; characters that one cannot see are written out, so none look alike."""
+    text = text.replace("\\", "\\\\")  # what is written out is nobody's own spelling
     text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    text = re.sub("^ | $|(?<= ) ", r"\\x20", text)
+    unseen = [unicodedata.category(c)[0] in "CZ" or UNSEEN.match(c) for c in text]
     return "".join(
-        ascii(c)[1:-1] if c != " " and unicodedata.category(c)[0] in "CZ" else c for c in text
+        ascii(c)[1:-1] if u and c != " " else c for c, u in zip(text, unseen, strict=True)
     )
 
 
@@ -93,7 +100,10 @@ def printable(text: str, length: int | None = None) -> str:
     """A text that can be stored as UTF-8 and shown: no lone surrogates, no control characters."""
     text = text.encode("utf-8", "backslashreplace").decode()
     text = re.sub(
-        r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]", "�", text
+        r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff"
+        r"\U000e0000-\U000e007f]",
+        "�",
+        text,
     )
     text = re.sub(r"\b0x[0-9a-f]{6,}\b", "0x…", text)  # addresses differ from run to run
     return text if length is None or len(text) <= length else text[:length] + " …"

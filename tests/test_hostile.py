@@ -333,7 +333,7 @@ CELLS = {
         "for fd in range(3, 20):\n    try:\n        os.set_blocking(fd, False)\n"
         "        print('STOLEN', os.read(fd, 10**6)[:2000])\n    except OSError: pass\n"
         + ENERGY + RIGHT,
-        0, "",
+        None, "",  # it steals its own inputs; whether it comes in time is chance
     ),
     "paths-of-the-machine": (
         "for place in ('/proc/1/cmdline', '/proc/self/mountinfo', '/proc/self/mounts',\n"
@@ -644,6 +644,8 @@ def run(request, isolation, tmp_path_factory):
     closing.set()
     thread.join()
     server.close()
+    while threading.active_count() > threads and time.monotonic() < start + seconds + 10:
+        time.sleep(0.05)  # the last ones end by themselves, on a busy machine a little later
     left = [p.cmdline() for p in psutil.Process().children(recursive=True) if p.name() == "bwrap"]
     records = {}
     for path in (out / "results").iterdir():
@@ -723,7 +725,7 @@ def test_paths_of_the_machine_and_rights_are_out_of_reach(run):
 
 def test_no_process_is_left(run):
     assert run["left"] == []
-    assert run["threads"] == 0
+    assert run["threads"] <= 0  # one of an earlier test may have ended meanwhile
 
 
 def test_rights_and_namespaces_are_refused(run):

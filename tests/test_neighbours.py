@@ -261,6 +261,18 @@ def test_what_was_not_run_and_what_was_borrowed_is_said(isolation, homework, tmp
     assert grade._borrowed(cells, masters.read(path)) == [
         "Cell 4 (task-energy) uses kernels.gram; the task asks for formulas of your own."
     ]
+    cells = [
+        submissions.Cell(
+            "", "from ntkcourse.kernels import gram as g, rbf\nimport ntkcourse.data", 3
+        ),
+        submissions.Cell("task-energy", "g(rbf(1.0), x)", 4),
+        submissions.Cell("", "def helper(x): return ntkcourse.data.sphere(x)", 5),
+        submissions.Cell("", "print(kernels.gram(x) - energy(x))", 6),  # only compares
+    ]
+    assert [text.split(";")[0] for text in grade._borrowed(cells, masters.read(path))] == [
+        "Cell 4 (task-energy) uses g, rbf",
+        "Cell 5 (“def helper(x): return ntkcourse.data.sph …”) uses ntkcourse.data",
+    ]
 
 
 def test_hand_marks_are_never_lost(isolation, homework, tmp_path):
