@@ -42,8 +42,9 @@ def see_neurons(activation):
         def shifted(y):  # dF/dy_i = (y_i − f(x_i)) / n: the network itself, out of its risk
             return flows.mean_field_risk(on_circle(grid()), y, activation)(p, weights)
 
+        length = jnp.sqrt(jnp.sum(p[:, 1:] ** 2, axis=1, keepdims=True))
         return {
-            "cloud": jnp.abs(p[:, :1]) * p[:, 1:], "sign": p[:, 0],
+            "cloud": p[:, 1:] * jnp.sqrt(jnp.abs(p[:, :1]) / (length + 1e-9)), "sign": p[:, 0],
             "network": -len(zero) * jax.grad(shifted)(zero),
             "risk": _risk(activation, i)(p, weights),
         }  # fmt: skip
@@ -61,7 +62,7 @@ NETWORK = Figure(
             Layer("line", ("network",), "network", "the network f"),
             Layer("handles", (), "data", "data"),
         )),
-        Panel((-4, 4), (-4, 4), ("|a| w₁", "|a| w₂"), (
+        Panel((-4, 4), (-4, 4), ("direction of w, at √(|a||w|)", ""), (
             Layer("dots", ("cloud", "sign"), "network", "neurons; open if a < 0"),
         )),
     ),
@@ -172,8 +173,10 @@ def interpolation():
 def _quantiles(i, side, level):
     """Quantiles of a cloud of equal hills under the handles of one side."""
     z = jnp.linspace(-4, 4, 801)
-    heights = jnp.where(side & (i["mask"] > 0), jnp.abs(i["y"]) + 1e-3, 0)
-    heights = jnp.where(jnp.sum(heights) > 0, heights, jnp.ones_like(heights))
+    hills = jnp.where(i["mask"] > 0, jnp.abs(i["y"]) + 1e-3, 0)
+    hills = jnp.where(jnp.sum(hills) > 0, hills, jnp.ones_like(hills))
+    heights = jnp.where(side, hills, 0)
+    heights = jnp.where(jnp.sum(heights) > 0, heights, hills)  # no hill here: the other cloud
     mass = jnp.sum(heights * jax.scipy.special.erf((z[:, None] - i["x"]) / (WIDE * 2**0.5)), 1)
     share = 0.5 + 0.5 * mass / jnp.sum(heights)
     return -4 + 0.01 * jnp.sum(share[None] < level[:, None], axis=1)
@@ -194,8 +197,8 @@ GEODESIC = Figure(
         Panel(PLAIN, (-2, 2), ("position x", "density"), (
             Layer("line", ("first",), "guide", "the two clouds"),
             Layer("line", ("second",), "guide"),
-            Layer("line", ("mixed",), "wrong", "mixture"),
-            Layer("line", ("moved",), "kernel", "displacement"),
+            Layer("line", ("mixed",), "linear", "mixture"),
+            Layer("line", ("moved",), "network", "displacement"),
             Layer("handles", (), "data", "hills: drag them"),
         )),
     ),
