@@ -1,10 +1,21 @@
-"""Pytest plugin: each worker keeps to its own share of the processor cores.
+"""Pytest plugin: tests and notebooks in one pool of workers, none of which waits for another.
 
-Two processes with as many threads each as there are cores spend half of their time waiting for
-each other.
+The longest files start first, so that no worker is left with one of them at the end. Each worker
+keeps to its own share of the processor cores: two processes with as many threads each as there
+are cores spend half of their time waiting for each other.
 """
 
 import os
+from pathlib import Path
+
+import nbval.plugin
+import pytest
+
+# Coverage is that of the tests; inside the kernels nbval would measure it once more.
+nbval.plugin.setup_coverage = nbval.plugin.teardown_coverage = lambda *_: None
+
+LONGEST: list[str] = []
+"""Files that take more than ten seconds, the longest first; the others follow as they come."""
 
 
 def pytest_configure(config):
@@ -15,3 +26,21 @@ def pytest_configure(config):
         cores = sorted(os.sched_getaffinity(0))
         if len(cores) >= count:
             os.sched_setaffinity(0, cores[int(worker.removeprefix("gw")) :: count])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Put the longest files first; within a file the order stays."""
+    rank = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(Path(item.location[0]).stem, len(rank)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    """Kernels, which start with the first cell of a notebook, compile as `make notebooks` does."""
+    flags = os.environ.get("NOTEBOOK_XLA_FLAGS")
+    if flags is None or not isinstance(item, nbval.plugin.IPyNbCell):
+        return (yield)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XLA_FLAGS", flags)
+        return (yield)
