@@ -41,7 +41,8 @@ test: .venv/.stamp  ## check style, run every test and every notebook
 # The slow ones: floods of hostile submissions, interruptions, all transformations, fuzz; and every
 # test as users compile.
 soak: .venv/.stamp  ## run the slow tests, an hour or two
-	OPTIMISED=1 $(PYTEST) tests -m "soak or not soak"
+	OPTIMISED=1 $(PYTEST) tests
+	OPTIMISED=1 $(PYTEST) tests -m soak
 	OPTIMISED=1 SOAK=1 $(PY) -m pytest -n 2 tests/test_fuzz.py
 
 format: .venv/.stamp  ## format the code
