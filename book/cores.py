@@ -14,15 +14,16 @@ import pytest
 # Coverage is that of the tests; inside the kernels nbval would measure it once more.
 nbval.plugin.setup_coverage = nbval.plugin.teardown_coverage = lambda *_: None
 
-LONGEST = """
-    07-limits 04-ntk-notes test_transformations test_faults 05-convergence 09-rich 06-lazy
-    02-random-features 03-wide-networks 01-kernels 08-mean-field-notes test_site test_homework
-    test_infinite test_grams test_live 10-benchmark test_regression 04-ntk 11-outlook
-    08-mean-field test_hostile test_grading test_kernels test_duals test_tangent
-    test_convolution test_training test_flows test_structure test_networks test_documentation
-    test_lessons test_neighbours test_benchmarks test_interruptions test_features test_tiles
-    test_transport
-""".split()
+LONGEST = [
+    "07-limits", "04-ntk-notes", "test_transformations", "test_faults", "05-convergence",
+    "09-rich", "06-lazy", "02-random-features", "03-wide-networks", "01-kernels",
+    "08-mean-field-notes", "test_site", "test_homework", "test_infinite", "test_grams",
+    "test_live", "10-benchmark", "test_regression", "04-ntk", "11-outlook", "08-mean-field",
+    "test_hostile", "test_grading", "test_kernels", "test_duals", "test_tangent",
+    "test_convolution", "test_training", "test_flows", "test_structure", "test_networks",
+    "test_documentation", "test_lessons", "test_neighbours", "test_benchmarks",
+    "test_interruptions", "test_features", "test_tiles", "test_transport",
+]  # fmt: skip
 """Files that take more than ten seconds, the longest first; the others follow as they come."""
 
 
