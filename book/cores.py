@@ -1,10 +1,30 @@
-"""Pytest plugin: each worker keeps to its own share of the processor cores.
+"""Pytest plugin: tests and notebooks in one pool of workers, none of which waits for another.
 
-Two processes with as many threads each as there are cores spend half of their time waiting for
-each other.
+The longest files start first, so that no worker is left with one of them at the end. Each worker
+keeps to its own share of the processor cores: two processes with as many threads each as there
+are cores spend half of their time waiting for each other.
 """
 
 import os
+from pathlib import Path
+
+import nbval.plugin
+import pytest
+
+# Coverage is that of the tests; inside the kernels nbval would measure it once more.
+nbval.plugin.setup_coverage = nbval.plugin.teardown_coverage = lambda *_: None
+
+LONGEST = [
+    "07-limits", "04-ntk-notes", "test_transformations", "test_faults", "05-convergence",
+    "09-rich", "06-lazy", "02-random-features", "03-wide-networks", "01-kernels",
+    "08-mean-field-notes", "test_site", "test_homework", "test_infinite", "test_grams",
+    "test_live", "10-benchmark", "test_regression", "04-ntk", "11-outlook", "08-mean-field",
+    "test_hostile", "test_grading", "test_kernels", "test_duals", "test_tangent",
+    "test_convolution", "test_training", "test_flows", "test_structure", "test_networks",
+    "test_documentation", "test_lessons", "test_neighbours", "test_benchmarks",
+    "test_interruptions", "test_features", "test_tiles", "test_transport",
+]  # fmt: skip
+"""Files that take more than ten seconds, the longest first; the others follow as they come."""
 
 
 def pytest_configure(config):
@@ -15,3 +35,21 @@ def pytest_configure(config):
         cores = sorted(os.sched_getaffinity(0))
         if len(cores) >= count:
             os.sched_setaffinity(0, cores[int(worker.removeprefix("gw")) :: count])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Put the longest files first; within a file the order stays."""
+    rank = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(Path(item.location[0]).stem, len(rank)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    """Kernels, which start with the first cell of a notebook, compile as `make notebooks` does."""
+    flags = os.environ.get("NOTEBOOK_XLA_FLAGS")
+    if flags is None or not isinstance(item, nbval.plugin.IPyNbCell):
+        return (yield)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XLA_FLAGS", flags)
+        return (yield)

@@ -1,5 +1,6 @@
 """Products with Gram matrices that are not stored; many devices give what one gives."""
 
+import itertools
 import json
 import os
 import socket
@@ -24,9 +25,21 @@ def compiled_anew():
     grams._times.clear_cache()
 
 
-@pytest.mark.parametrize("n", [1, 6, 7, 8, 20])
-@pytest.mark.parametrize("m", [None, 3, 7, 16])
-@pytest.mark.parametrize("columns", [(), (1,), (3,)])
+def some(*lists):
+    """All combinations; by default those in which each pair of entries meets, the others soaked."""
+    everything = itertools.product(*(range(len(entries)) for entries in lists))
+    return [
+        pytest.param(
+            *(entries[i] for entries, i in zip(lists, at, strict=True)),
+            marks=() if sum(at) % min(map(len, lists)) == 0 else pytest.mark.soak,
+        )
+        for at in everything
+    ]
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "columns"), some([1, 6, 7, 8, 20], [None, 3, 7, 16], [(), (1,), (3,)])
+)
 def test_matvec_is_the_product_with_the_gram_matrix(monkeypatch, n, m, columns):
     monkeypatch.setattr(tiles, "TILE", 7)
     x = normal(n, 12)
@@ -62,9 +75,10 @@ def test_matvec_of_images_and_its_errors(user):
         kernels.matvec(x, k, jnp.ones(5))
 
 
-@pytest.mark.parametrize("k", [kernels.rbf(2.0), infinite.ntk(3), kernels.laplace(2.0)])
-@pytest.mark.parametrize("ridge", [1.0, 1e-3])
-@pytest.mark.parametrize("columns", [(), (2,)])
+@pytest.mark.parametrize(
+    ("k", "ridge", "columns"),
+    some([kernels.rbf(2.0), infinite.ntk(3), kernels.laplace(2.0)], [1.0, 1e-3], [(), (2,)]),
+)
 def test_conjugate_gradients_are_cholesky(dtype, k, ridge, columns):
     x = normal(300, 5, dtype=dtype)
     y = jnp.stack([jnp.sin(x.sum(1)), 100 * x[:, 0]], 1)[:, 0 if columns == () else slice(None)]

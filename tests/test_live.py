@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from test_site import FLAGS, ROOT, find_chromium
+from test_site import ROOT
 
 import book.compile as compiler
 from book.live import SOURCES, Inline, policy, programs, script
@@ -24,19 +24,6 @@ def plain(user):
     """JAX and the package as the build and a notebook have them."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    path = find_chromium()
-    if path is None:
-        pytest.skip("NO BROWSER: install chromium to run these tests")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

@@ -3,13 +3,10 @@
 import contextlib
 import functools
 import http.server
-import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
-import warnings
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
@@ -32,14 +29,6 @@ def files(entries: list[dict]) -> list[str]:
 
 PAGES = [CONTENTS["root"], *(f for part in CONTENTS["parts"] for f in files(part["chapters"]))]
 LESSONS = [f"chapters/{source.stem}" for source in lessons.lessons(ROOT)]
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 # Faults of the theme that its templates leave no way to mend; everything else has to pass.
 AXE_ALLOWED: dict[str, str] = {}
 
@@ -144,44 +133,6 @@ def test_chapters_offer_notebook_and_text(site):
 
 
 # The browser
-
-
-def find_chromium() -> str | None:
-    """A Chromium on the path, or one that Playwright or Debian can install, or None."""
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    if found := next(filter(None, map(shutil.which, names)), None):
-        return found
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        own = Path(playwright.chromium.executable_path)
-    attempts = [[sys.executable, "-m", "playwright", "install", "chromium"]]
-    if shutil.which("apt-get") and os.geteuid() == 0:
-        attempts.append(["apt-get", "install", "-y", "chromium"])
-    for attempt in attempts:
-        if own.exists():
-            return str(own)
-        subprocess.run(attempt, capture_output=True, timeout=900)
-        if found := shutil.which("chromium"):
-            return found
-    return str(own) if own.exists() else None
-
-
-@pytest.fixture(scope="session")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    path = find_chromium()
-    if path is None:
-        reason = "NO BROWSER: the site was not opened; install chromium to run these tests"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        warnings.warn(reason, pytest.PytestWarning, stacklevel=1)
-        pytest.skip(reason)
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

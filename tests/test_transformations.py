@@ -29,6 +29,8 @@ from ntkcourse import (
     transport,
 )
 
+# Nothing is measured here but time: each line that runs here runs in the tests of its module, too.
+pytestmark = pytest.mark.no_cover
 LIMIT = 600
 STEP = 1e-4
 N = 6
@@ -270,7 +272,7 @@ def arguments(points, dtype):
     return of(dtype, 0.8), y, x
 
 
-# Hundreds of small programs, each run a few times: let XLA optimise little.
+# Hundreds of small programs, each run a few times: let XLA optimise little, even in `make soak`.
 compiled = partial(
     jax.jit,
     compiler_options={
@@ -312,34 +314,59 @@ def moved(primals, tangents, step):
     return tuple(p + step * t for p, t in zip(primals, tangents, strict=True))
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize(
-    "points",
-    # another number of points compiles everything once more
-    [pytest.param(s, marks=pytest.mark.soak) if s == "one" else s for s in SETS],
-)
-def test_transformations(user, name, points):
-    alone, batch = PROGRAMS.setdefault(name, program(name))
+def in_double_precision(name, points):
+    """Everything in five lanes: the point, and four beside it for the quotient of order 4."""
     primals = arguments(points, jnp.float64)
     tangents = directions(name, points, primals)
-    # five lanes: the point itself, and four beside it for the difference quotient of order 4
     lanes = [moved(primals, tangents, h * STEP) for h in (0, 1, -1, 2, -2)]
-    values, forward, tested, reverse = batch(
-        jax.tree.map(lambda *a: jnp.stack(a), *lanes), tangents
-    )
-    first = partial(jax.tree.map, lambda a: a[0])
-    close(first(values), CASES[name](*primals), 1e-10, "jit and vmap")
+    batch = PROGRAMS.setdefault(name, program(name))[1]
+    return batch(jax.tree.map(lambda *a: jnp.stack(a), *lanes), tangents)
+
+
+first = partial(jax.tree.map, lambda a: a[0])
+# another number of points compiles everything once more
+each_set = pytest.mark.parametrize(
+    "points", [pytest.param(s, marks=pytest.mark.soak) if s == "one" else s for s in SETS]
+)
+
+
+@pytest.mark.parametrize("name", CASES)
+@each_set
+def test_transformations(user, name, points):
+    values, forward, tested, reverse = in_double_precision(name, points)
+    close(first(values), CASES[name](*arguments(points, jnp.float64)), 1e-10, "jit and vmap")
     slope = jax.tree.map(lambda v: (8 * (v[1] - v[2]) - (v[3] - v[4])) / (12 * STEP), values)
     close(first(forward), slope, 1e-7, "finite differences")
     close(reverse, tested, 1e-9, "reverse and forward derivative")
-    value, slope = first(values), first(forward)
-    if name not in SKIPPED_IN_SINGLE:
-        primals = arguments(points, jnp.float32)
-        single = alone(primals, directions(name, points, primals))
-        if name not in RANDOM:
-            close(single[0], value, 1e-3, "single precision")
-            close(single[1], slope, 2e-3, "derivative in single precision")
-        close(single[3], single[2], 1e-3, "reverse and forward in single precision")
+
+
+# One case of each kind of arithmetic; the others, which compile all programs once more, are soaked.
+SINGLE = {
+    "rbf", "laplace 2", "gram of a sum", "ridge_regression", "gradient_flow", "gaussian_process",
+    "log_marginal_likelihood", "random_layer", "feature_regression", "dual", "nngp", "ntk",
+    "convolution.nngp", "mlp", "empirical_ntk", "linearize", "path", "sweep", "wasserstein2",
+    "gaussian_wasserstein2", "mean_field_risk", "velocity", "wasserstein_flow",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in SINGLE else pytest.param(name, marks=pytest.mark.soak)
+        for name in CASES
+        if name not in SKIPPED_IN_SINGLE
+    ],
+)
+@each_set
+def test_single_precision(user, name, points):
+    values, forward, *_ = first(in_double_precision(name, points))
+    alone = PROGRAMS[name][0]
+    primals = arguments(points, jnp.float32)
+    single = alone(primals, directions(name, points, primals))
+    if name not in RANDOM:
+        close(single[0], values, 1e-3, "single precision")
+        close(single[1], forward, 2e-3, "derivative in single precision")
+    close(single[3], single[2], 1e-3, "reverse and forward in single precision")
 
 
 @pytest.mark.soak
@@ -349,9 +376,7 @@ def test_jit_without_vmap_in_double_precision(user, name):
     for points in ("generic", "circle", "duplicated"):
         primals = arguments(points, jnp.float64)
         tangents = directions(name, points, primals)
-        one = jax.tree.map(
-            lambda a: a[0], batch(jax.tree.map(lambda a: a[None], primals), tangents)
-        )
+        one = first(batch(jax.tree.map(lambda a: a[None], primals), tangents))
         for a, b, what in zip(alone(primals, tangents), one, WHAT, strict=True):
             close(a, b, 1e-8, what)
 
