@@ -192,7 +192,7 @@ GEODESIC = Figure(
     title="Displacement or mixture?",
     alt="Two clouds on a line, one drawn downwards and one upwards, and between them at half time"
     " the displaced cloud, one hill in the middle, and the mixture, both hills at half height.",
-    say="Time {t}. The clouds are at Wasserstein distance {distance}.",
+    say="Share {t} of the way. The clouds are at Wasserstein distance {distance}.",
     panels=(
         Panel(PLAIN, (-2, 2), ("position x", "density"), (
             Layer("line", ("first",), "guide", "the two clouds"),
@@ -202,8 +202,8 @@ GEODESIC = Figure(
             Layer("handles", (), "data", "hills: drag them"),
         )),
     ),
-    controls={"t": Slider("time t", steps(0, 1, 51), 25)},
-    see=interpolation, points=((-2.0, -1.2), (1.2, 1.0), (2.2, 0.7)), time="t",
+    controls={"t": Slider("share of the way", steps(0, 1, 51), 25)},
+    see=interpolation, points=((-1.4, -1.0), (1.4, 1.0)), time="t",
 )  # fmt: skip
 
 FIGURES = {"mf-network": NETWORK, "mf-potential": POTENTIAL, "mf-geodesic": GEODESIC}

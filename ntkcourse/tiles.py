@@ -151,7 +151,9 @@ def products(
         return jnp.sum(jax.vmap(divide)(x[:, None] - y[None]) ** 2, -1)
 
     if 0 < x.shape[1] <= 8:  # coordinate by coordinate: the processor works along the columns
-        scales = [lengthscale] * x.shape[1] if jnp.ndim(lengthscale) == 0 else lengthscale
+        scales = [lengthscale] * x.shape[1]
+        if jnp.ndim(lengthscale) > 0:
+            scales = lengthscale.astype(x.dtype)
         pairs = zip(x.T, y.T, scales, strict=True)
         return *squares, sum(_divided(a[:, None] - b[None], l) ** 2 for a, b, l in pairs)
     centre = (jnp.mean(u, 0) + jnp.mean(v, 0))[None] / 2
