@@ -43,11 +43,12 @@ def hidden_calls(master: Master, seed: str) -> list[Call]:
 def forms(master: Master, prefixes: tuple[str, ...]) -> set[str]:
     """The code of some of the master's cells, as it is there and as it is in the starter."""
     sources = [
-        cell.source.split("### BEGIN HIDDEN TESTS")[0].strip()
+        (name, cell.source.split("### BEGIN HIDDEN TESTS")[0].strip())
         for cell in master.notebook.cells
-        if cell.cell_type == "code" and masters.grade_id(cell).startswith(prefixes)
+        if cell.cell_type == "code" and (name := masters.grade_id(cell)).startswith(prefixes)
     ]
-    return {*sources, *map(starter.guarded, sources), starter.IF_SOLVED.strip()}
+    polite = [starter.guarded(name, source) for name, source in sources]
+    return {*(source for _, source in sources), *polite, starter.IF_SOLVED.strip()}
 
 
 def runnable(cells: list[Cell], master: Master) -> list[Cell]:

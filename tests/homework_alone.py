@@ -87,8 +87,10 @@ def disagreements(master: masters.Master, names: dict, cells: dict) -> Iterator[
         answers = [compare.checked(json.loads(worker.text(worker.plain(right(*a))))) for a in given]
         first = right(*given[0])
         try:  # or each variant would be passed over in silence
-            with contextlib.redirect_stdout(io.StringIO()):
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
                 run(cells[f"test-{task.name}"], own)
+            if printed.getvalue() != starter.PASSED + "\n":
+                yield f"{master.name} {task.name}: the public cell prints {printed.getvalue()!r}"
         except Exception as error:
             yield f"{master.name} {task.name}: the public cell refuses the solution: {error!r}"
         for what, change in VARIANTS.items():
