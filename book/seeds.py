@@ -8,6 +8,7 @@ A master seed is folded into every key and generator that a chapter makes, so ot
 networks and splits come out; the code stays the same. Results go to `chapters/seeds.json`, from
 which the page "Other seeds" is made. Each run is stored when it ends: given again, a command that
 was stopped goes on where it was. It takes an hour or two; `nice make seeds` yields to other work.
+Where code changed but no number of the stored notebook did, the results of other seeds are kept.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from queue import SimpleQueue
 import jupytext
 
 from book import notebooks
+from ntkcourse.claims import MIME as CLAIM
 
 ROOT = notebooks.ROOT
 STORE = "chapters/seeds.json"
@@ -140,6 +142,16 @@ def stored(root: Path = ROOT) -> dict:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
+def unchanged(source: Path, outcomes: list[dict]) -> bool:
+    """Whether the notebook that the present code made has just the records of an earlier run."""
+    if not notebooks.is_current(source):
+        return False
+    cells = json.loads(source.with_suffix(".ipynb").read_text())["cells"]
+    outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
+    records = [{"held": True, **data[CLAIM]} for data in outputs if CLAIM in data]
+    return records == outcomes
+
+
 def serialised(results: dict) -> str:
     """The results as text, a line for each outcome."""
     chapters = []
@@ -220,8 +232,10 @@ def main(arguments: list[str] | None = None) -> int:
     jobs = []
     for name in options.names or sources:
         key = notebooks.key(jupytext.read(sources[name]))
-        if results.get(name, {}).get("key") != key:
-            results[name] = {"key": key, "seeds": {}}
+        before = results.get(name, {"key": "", "seeds": {}})
+        if before["key"] != key:
+            kept = unchanged(sources[name], before["seeds"].get("0", []))
+            results[name] = {"key": key, "seeds": before["seeds"] if kept else {}}
         known = results[name]["seeds"]
         jobs += [(name, m) for m in range(options.count + 1) if str(m) not in known]
     cores: SimpleQueue = SimpleQueue()

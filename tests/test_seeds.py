@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from book import ledger, seeds
+from ntkcourse.claims import MIME as CLAIM
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = """---
@@ -180,3 +181,19 @@ def test_a_stopped_command_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
     assert seeds.main(["--count", "2", "--jobs", "1", "two"]) == 0
     assert ran[5:] == [("two", 2)]
     assert "0 runs left" in capsys.readouterr().out
+
+
+def test_a_change_of_code_that_moves_no_number_keeps_what_other_seeds_gave(tmp_path, monkeypatch):
+    source = tmp_path / "page.md"
+    record = {"claim": "NTK-01", "what": "", "measured": "1", "relation": "<", "bound": "2"}
+    cells = [
+        {"outputs": [{"data": {"text/plain": ["1"]}}]},
+        {"outputs": [{"data": {CLAIM: record}}]},
+    ]
+    source.with_suffix(".ipynb").write_text(json.dumps({"cells": [{"source": ""}, *cells]}))
+    monkeypatch.setattr(seeds.notebooks, "is_current", lambda _: True)
+    assert seeds.unchanged(source, [{"held": True, **record}])
+    assert not seeds.unchanged(source, [{"held": True, **record, "bound": "3"}])
+    assert not seeds.unchanged(source, [])
+    monkeypatch.setattr(seeds.notebooks, "is_current", lambda _: False)
+    assert not seeds.unchanged(source, [{"held": True, **record}])
