@@ -8,7 +8,7 @@ expected and what came. Values are looked at only when they are known: inside ``
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 
 def known(values) -> bool:
@@ -26,9 +26,7 @@ def finite(value, name: str, dtype=float) -> Array:
         raise TypeError(f"expected {name} to be an array of numbers, got dtype {array.dtype}")
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise TypeError(f"expected real {name}, got dtype {array.dtype}")
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        array = array.astype(dtype)
-    array = jnp.asarray(array)
+    array = jnp.asarray(array, None if jnp.issubdtype(array.dtype, jnp.floating) else dtype)
     if known(array) and not np.all(np.isfinite(array)):
         raise ValueError(f"expected finite {name}, got NaN or infinity")
     return array
@@ -191,7 +189,7 @@ def weights(a, x: Array, name: str = "weights") -> Float[Array, " n"]:
     return a
 
 
-def random_keys(keys, what: str = "an array of keys", least: int = 1) -> PRNGKeyArray:
+def random_keys(keys, what: str = "an array of keys", least: int = 1) -> Shaped[Array, "keys ..."]:
     """Several JAX random keys, of the new or the old kind."""
     typed = jnp.issubdtype(getattr(keys, "dtype", None), jax.dtypes.prng_key)
     if np.ndim(keys) < (1 if typed else 2) or len(keys) < least:

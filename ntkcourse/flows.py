@@ -51,8 +51,7 @@ def mean_field_risk(
 
     A particle is a neuron (a, w): the output weight first, then the d input weights.
     """
-    x = checks.points(x)
-    y = checks.targets(y, x)
+    x, y = checks.data(x, y)
     if y.ndim != 1:
         raise ValueError(f"expected y of shape (n,), got shape {y.shape}")
     phi = resolve(activation)

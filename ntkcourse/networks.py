@@ -101,7 +101,7 @@ def mlp(
         params: PyTree, x: Float[Array, "n d"], *, width: int | Int[Array, ""] | None = None
     ) -> Array:
         if isinstance(params, Doubled):
-            return share * jnp.subtract(*(apply(half, x, width=width) for half in params))
+            return 0.5**last_power * jnp.subtract(*(apply(half, x, width=width) for half in params))
         if not isinstance(params, list):
             raise TypeError(
                 f"expected apply(params, x) with params from init, got {type(params).__name__}"
@@ -126,7 +126,6 @@ def mlp(
                 h = h + (_times(sigma_b, layer.bias) if in_map else layer.bias)[None]
         return h[:, 0] if widths[-1] == 1 else h
 
-    share = 0.5**last_power
     return init, apply
 
 

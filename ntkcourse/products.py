@@ -96,9 +96,8 @@ def as_product(eqn: JaxprEqn, side: int) -> Product | None:
     """The equation as a product with its operand number ``side``, None if it is not one."""
     if eqn.primitive.name == "dot_general":
         return _dot(eqn, side)
-    if eqn.primitive.name == "conv_general_dilated" and side == 1:
-        return _convolution(eqn) if eqn.params["batch_group_count"] == 1 else None
-    return None
+    convolution = eqn.primitive.name == "conv_general_dilated" and side == 1
+    return _convolution(eqn) if convolution and eqn.params["batch_group_count"] == 1 else None
 
 
 class Outer(NamedTuple):

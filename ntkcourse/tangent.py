@@ -204,7 +204,7 @@ def hessian_norm(apply: Apply, params: PyTree, x: Float[Array, "n *d"]) -> Float
             "of steps of hessian_norm depends on values"
         )
     flat, unravel = ravel_pytree(params)
-    outputs = jax.eval_shape(apply, params, functions.point(x)).shape[1:]
+    outputs = jax.eval_shape(apply, params, functions.point(x)).size
 
     @jax.jit
     def product(v, point, output):
@@ -230,4 +230,4 @@ def hessian_norm(apply: Apply, params: PyTree, x: Float[Array, "n *d"]) -> Float
         )
         return np.abs(ends).max()
 
-    return jnp.asarray(max(norm(a, o) for a in x for o in range(int(np.prod(outputs)))), flat.dtype)
+    return jnp.asarray(max(norm(a, o) for a in x for o in range(outputs)), flat.dtype)
