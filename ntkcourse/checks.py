@@ -8,12 +8,12 @@ expected and what came. Values are looked at only when they are known: inside ``
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 
-def known(value) -> bool:
-    """Whether the entries of ``value`` can be looked at (it is not traced by JAX)."""
-    return not isinstance(value, jax.core.Tracer)
+def known(values) -> bool:
+    """Whether the entries of all arrays in ``values`` can be looked at (JAX traces none)."""
+    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
 def finite(value, name: str, dtype=float) -> Array:
@@ -26,9 +26,7 @@ def finite(value, name: str, dtype=float) -> Array:
         raise TypeError(f"expected {name} to be an array of numbers, got dtype {array.dtype}")
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise TypeError(f"expected real {name}, got dtype {array.dtype}")
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        array = array.astype(dtype)
-    array = jnp.asarray(array)
+    array = jnp.asarray(array, None if jnp.issubdtype(array.dtype, jnp.floating) else dtype)
     if known(array) and not np.all(np.isfinite(array)):
         raise ValueError(f"expected finite {name}, got NaN or infinity")
     return array
@@ -113,6 +111,19 @@ def number(value, name: str, *, above: float | None = None, least: float | None 
     return value
 
 
+def scalar(value, what: str) -> Array:
+    """The value of a user's function that has to be one number: a loss, an energy."""
+    if jnp.shape(value) != ():
+        raise ValueError(f"expected {what} that is a number, got shape {jnp.shape(value)}")
+    return value
+
+
+def computed(value, message: str) -> None:
+    """Raise a FloatingPointError if a result is known to contain NaN or infinity."""
+    if known(value) and not np.all(np.isfinite(value)):
+        raise FloatingPointError(message)
+
+
 def lengthscale(value):
     """A positive number, or one positive number per coordinate."""
     if np.ndim(value) == 0:
@@ -176,6 +187,15 @@ def weights(a, x: Array, name: str = "weights") -> Float[Array, " n"]:
         if abs(whole - 1) > n * float(jnp.finfo(a.dtype).eps) + 1e-6:
             raise ValueError(f"expected {name} that sum to 1, got the sum {whole}")
     return a
+
+
+def random_keys(keys, what: str = "an array of keys", least: int = 1) -> Shaped[Array, "keys ..."]:
+    """Several JAX random keys, of the new or the old kind."""
+    typed = jnp.issubdtype(getattr(keys, "dtype", None), jax.dtypes.prng_key)
+    if np.ndim(keys) < (1 if typed else 2) or len(keys) < least:
+        hint = "jax.random.split(jax.random.key(0), n) makes n of them"
+        raise ValueError(f"expected {what}, got shape {np.shape(keys)}: {hint}")
+    return keys
 
 
 def random_key(key, purpose: str) -> PRNGKeyArray:

@@ -12,20 +12,15 @@ TABLES = ("diabetes", "wine", "breast_cancer", "digits")
 def circle(n: int, radius: float = 1.0) -> Float[Array, "n 2"]:
     """n equally spaced points on a circle, the first of them at angle 0."""
     radius = checks.number(radius, "radius", above=0)
-    angle = 2 * jnp.pi * jnp.arange(checks.count(n, "n"), dtype=_dtype(radius)) / n
+    angle = 2 * jnp.pi * jnp.arange(checks.count(n, "n"), dtype=jnp.result_type(radius, 1.0)) / n
     return radius * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1)
-
-
-def _dtype(radius):
-    """That of a radius which is an array, else JAX's own."""
-    return radius.dtype if isinstance(radius, jax.Array) else float
 
 
 def sphere(n: int, d: int, radius: float = 1.0, *, key: PRNGKeyArray) -> Float[Array, "n d"]:
     """n independent points, uniform on the sphere of the given radius in d dimensions."""
     radius = checks.number(radius, "radius", above=0)
-    shape = (checks.count(n, "n"), checks.count(d, "d"))
-    normal = jax.random.normal(checks.random_key(key, "sphere"), shape, _dtype(radius))
+    shape, dtype = (checks.count(n, "n"), checks.count(d, "d")), jnp.result_type(radius, 1.0)
+    normal = jax.random.normal(checks.random_key(key, "sphere"), shape, dtype)
     return radius * normal / jnp.linalg.norm(normal, axis=1, keepdims=True)
 
 

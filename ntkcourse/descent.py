@@ -36,7 +36,10 @@ class State(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The arguments of a run, checked; ``pieces`` is True where there is a record to make."""
+    """The arguments of a run, checked; ``pieces`` is True where there is a record to make.
+
+    ``rest`` is a last piece, of fewer steps than ``every``, or empty.
+    """
 
     rule: Rule
     params: PyTree
@@ -44,7 +47,7 @@ class Plan(NamedTuple):
     data: Any
     every: int
     pieces: np.ndarray
-    rest: int  # the steps after the last whole record
+    rest: list[tuple[int, np.ndarray]]
 
 
 def plan(
@@ -52,7 +55,8 @@ def plan(
     batches=None, until=None,
 ) -> Plan:  # fmt: skip
     """Check the arguments of :func:`ntkcourse.training.path` and cut its records into pieces."""
-    steps, every = checks.count(steps, "steps"), checks.count(every, "every")
+    steps = checks.count(steps, "steps")
+    every = min(checks.count(every, "every"), steps)
     if (learning_rate is None) == (optimizer is None):
         raise ValueError("expected either learning_rate or optimizer, got both or neither")
     rate = 1 if optimizer else checks.number(learning_rate, "learning_rate", above=0)
@@ -63,27 +67,18 @@ def plan(
         if leaf.ndim == 0 or len(leaf) != steps:
             raise ValueError(f"expected batches for {steps} steps, got shape {leaf.shape}")
     whole, rest = divmod(steps, every)
-    size = max(1, -(-whole // PIECES))
-    pieces = np.arange(-(-whole // size) * size).reshape(-1, size) < whole
-    return Plan(rule, params, rate, data, every, pieces, rest)
+    size = -(-whole // PIECES)
+    padding = -whole % size
+    pieces = np.arange(whole + padding).reshape(-1, size) >= padding
+    tail = [(rest, np.array([True]))] if rest else []
+    return Plan(rule, params, rate, data, every, pieces, tail)
 
 
 def value(rule: Rule, params: PyTree, data, step):
     """The loss, on the batch of the step if there are batches."""
-    if rule.batches is not None:
-        result = rule.loss(params, rule.batches(step))
-    elif data is not None:
-        result = rule.loss(params, jax.tree.map(lambda leaf: leaf[step], data))
-    else:
-        result = rule.loss(params)
-    return expect_number(result)
-
-
-def expect_number(value):
-    """A loss that is one number."""
-    if jnp.shape(value) != ():
-        raise ValueError(f"expected a loss that is a number, got shape {jnp.shape(value)}")
-    return value
+    batch = rule.batches(step) if rule.batches else jax.tree.map(lambda leaf: leaf[step], data)
+    loss = rule.loss(params) if batch is None else rule.loss(params, batch)
+    return checks.scalar(loss, "a loss")
 
 
 def _seen(rule, state, data):
@@ -130,11 +125,3 @@ def advance(rule: Rule, length: int, state: State, live, rate, data):
         return state, _seen(rule, state, data)[:2]
 
     return jax.lax.scan(record, state, jnp.asarray(live))
-
-
-def collect(first, pieces, tail, whole: int):
-    """The records of the start, of all pieces without their padding, and of the rest."""
-    start = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], first)
-    cut = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[:whole], *pieces) if pieces else None
-    parts = [part for part in (start, cut, tail) if part is not None]
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)

@@ -51,8 +51,7 @@ def mean_field_risk(
 
     A particle is a neuron (a, w): the output weight first, then the d input weights.
     """
-    x = checks.points(x)
-    y = checks.targets(y, x)
+    x, y = checks.data(x, y)
     if y.ndim != 1:
         raise ValueError(f"expected y of shape (n,), got shape {y.shape}")
     phi = resolve(activation)
@@ -86,7 +85,8 @@ def first_variation(
     """
     particles = checks.points(particles, "particles")
     weights = checks.weights(weights, particles)
-    _expect_finite(_expect_number(F(particles, weights)))
+    value = checks.scalar(F(particles, weights), "an energy")
+    checks.computed(value, f"the energy is {value} at the particles given")
 
     def at(x):
         cloud = jnp.concatenate([particles, x[None]])
@@ -101,17 +101,6 @@ def first_variation(
         return jax.vmap(at)(checks.points(x, "x", like=particles))
 
     return variation
-
-
-def _expect_number(value):
-    if jnp.shape(value) != ():
-        raise ValueError(f"expected an energy that is a number, got shape {jnp.shape(value)}")
-    return value
-
-
-def _expect_finite(value):
-    if checks.known(value) and not bool(jnp.isfinite(value)):
-        raise FloatingPointError(f"the energy is {value} at the particles given")
 
 
 def velocity(
@@ -149,40 +138,32 @@ def wasserstein_flow(
         raise ValueError("expected positive weights, got a weight of 0")
     if noisy and step is None:
         raise ValueError("expected a step for a flow with temperature > 0, got step=None")
-    if noisy:
-        checks.random_key(key, "a flow with temperature > 0")
+    key = checks.random_key(key, "a flow with temperature > 0") if noisy else None
     if step is not None:
         step = checks.number(step, "step", above=0)
-    value, path = _flow(F, noisy, particles, times, weights, step, temperature, key)
-    _expect_finite(value)
-    if checks.known(path) and not bool(jnp.all(jnp.isfinite(path))):
-        advice = " before its last time" if step is None else ": take a smaller step"
-        raise FloatingPointError(f"the flow left the finite numbers{advice}")
+    value, path = _flow(F, particles, times, weights, step, temperature, key)
+    checks.computed(value, f"the energy is {value} at the particles given")
+    advice = " before its last time" if step is None else ": take a smaller step"
+    checks.computed(path, f"the flow left the finite numbers{advice}")
     return path
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _flow(F, noisy, particles, times, weights, step, temperature, key):
-    value = _expect_number(F(particles, weights))
-    if step is not None:
-        return value, _euler(
-            F, particles, times, weights, step, temperature, key if noisy else None
-        )
-    return value, odes.solve(lambda p: velocity(F, p, weights), particles, times, lambda p: p)[1]
-
-
-def _euler(F, particles, times, weights, step, temperature, key):
+@partial(jax.jit, static_argnums=0)
+def _flow(F, particles, times, weights, step, temperature, key):
+    value = checks.scalar(F(particles, weights), "an energy")
+    field = partial(velocity, F, weights=weights)
+    if step is None:
+        return value, odes.solve(field, particles, times, lambda p: p)[1]
     spans = jnp.diff(times, prepend=0)
     # the slack keeps a span that is a whole number of steps up to rounding from gaining one
     counts = jnp.ceil(jax.lax.stop_gradient(spans / step) * (1 - 1e-6)).astype(int)
 
     def move(h, state):
         taken, left, particles = state
-        particles = particles + h * velocity(F, particles, weights)
+        particles = particles + h * field(particles)
         if key is not None:
-            noise = jax.random.normal(
-                jax.random.fold_in(key, taken), particles.shape, particles.dtype
-            )
+            new = jax.random.fold_in(key, taken)
+            noise = jax.random.normal(new, particles.shape, particles.dtype)
             spread = jnp.asarray(temperature, h.dtype) * h
             particles = particles + jnp.sqrt(2 * spread) * noise
         return taken + 1, left - 1, particles
@@ -191,11 +172,9 @@ def _euler(F, particles, times, weights, step, temperature, key):
     def record(state, interval):
         span, count = interval
         h = span / jnp.maximum(count, 1).astype(span.dtype)
-        state = odes.repeat(
-            partial(move, h), lambda state: state[1] > 0, (state[0], count, state[1])
-        )
-        taken, left, particles = state
+        start = (state[0], count, state[1])
+        taken, left, particles = odes.repeat(partial(move, h), lambda state: state[1] > 0, start)
         particles = jnp.where(left > 0, jnp.nan, particles)  # too many steps are no result
         return (taken, particles), particles
 
-    return jax.lax.scan(record, (jnp.asarray(0), particles), (spans, counts))[1]
+    return value, jax.lax.scan(record, (jnp.asarray(0), particles), (spans, counts))[1]

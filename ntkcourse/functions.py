@@ -30,6 +30,11 @@ class Bound(NamedTuple):
 
 def traceable(apply: Apply) -> Partial:
     """``apply`` as a pytree: the arrays that a partial holds are its leaves."""
+    if not callable(apply):
+        raise TypeError(
+            f"expected apply, a function of (params, x), got {type(apply).__name__}; "
+            "the order of arguments is apply, params, x"
+        )
     if isinstance(apply, Partial) and isinstance(apply.func, Bound):
         return apply
     if not isinstance(apply, partial):
@@ -47,11 +52,6 @@ def traceable(apply: Apply) -> Partial:
 
 def expect(apply, params, x):
     """The arguments of a function of (apply, params, x), or an error that says what is wrong."""
-    if not callable(apply):
-        raise TypeError(
-            f"expected apply, a function of (params, x), got {type(apply).__name__}; "
-            "the order of arguments is apply, params, x"
-        )
     apply, leaves = traceable(apply), jax.tree.leaves(params)
     for leaf in leaves:
         if not jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), jnp.floating):
@@ -62,8 +62,7 @@ def expect(apply, params, x):
     if sum(jnp.size(leaf) for leaf in leaves) == 0:
         raise ValueError("expected parameters to differentiate by, got none in params")
     given, x = x, checks.points(x)
-    dtype = given.dtype if hasattr(given, "dtype") else np.asarray(given).dtype
-    if not jnp.issubdtype(dtype, jnp.floating):
+    if not jnp.issubdtype(jnp.asarray(given).dtype, jnp.floating):
         try:  # whole numbers are numbers, but indices where apply accepts nothing else
             jax.eval_shape(apply, params, point(x))
         except TypeError:

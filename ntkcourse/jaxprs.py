@@ -3,6 +3,8 @@
 As the evaluation of a jaxpr in JAX itself, but each equation passes through a rule of ours.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -17,8 +19,7 @@ CALLS = {"jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint"}
 def flat(function, *arguments) -> ClosedJaxpr:
     """The jaxpr of ``function``, without calls and without scans that hold products."""
     closed = jax.make_jaxpr(function)(*arguments)
-    shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.invars]
-    return jax.make_jaxpr(lambda *values: _evaluate(closed, *values))(*shapes)
+    return jax.make_jaxpr(partial(_evaluate, closed))(*closed.in_avals)
 
 
 def run(equations, env, rule) -> None:
@@ -62,11 +63,8 @@ def _inline(number, eqn, values):
     p = eqn.params
     if eqn.primitive.name in CALLS:
         return _evaluate(p.get("jaxpr", p.get("call_jaxpr")), *values)
-    if (
-        eqn.primitive.name != "scan"
-        or not 0 < p["length"] <= UNROLL
-        or not _has_product(p["jaxpr"].jaxpr)
-    ):
+    short = eqn.primitive.name == "scan" and 0 < p["length"] <= UNROLL
+    if not short or not _has_product(p["jaxpr"].jaxpr):
         return bind(number, eqn, values)
     fixed, moving = p["num_consts"], p["num_consts"] + p["num_carry"]
     consts, carry, slices = values[:fixed], values[fixed:moving], values[moving:]

@@ -101,8 +101,7 @@ def mlp(
         params: PyTree, x: Float[Array, "n d"], *, width: int | Int[Array, ""] | None = None
     ) -> Array:
         if isinstance(params, Doubled):
-            both = (apply(half, x, width=width) for half in params)
-            return share * jnp.subtract(*both)
+            return 0.5**last_power * jnp.subtract(*(apply(half, x, width=width) for half in params))
         if not isinstance(params, list):
             raise TypeError(
                 f"expected apply(params, x) with params from init, got {type(params).__name__}"
@@ -110,8 +109,8 @@ def mlp(
         if jnp.ndim(x) != 2 or x.shape[1] != widths[0]:
             raise ValueError(f"expected x of shape (n, {widths[0]}), got {jnp.shape(x)}")
         if width is not None and checks.known(width):
-            widest = max(widths[1:-1], default=None)
-            if checks.count(np.asarray(width).item(), "width") > (widest or np.inf):
+            widest = max(widths[1:-1], default=np.inf)
+            if checks.count(np.asarray(width).item(), "width") > widest:
                 raise ValueError(f"expected width <= {widest}, got {width}")
         h = x
         for l, layer in enumerate(params):
@@ -127,7 +126,6 @@ def mlp(
                 h = h + (_times(sigma_b, layer.bias) if in_map else layer.bias)[None]
         return h[:, 0] if widths[-1] == 1 else h
 
-    share = 0.5**last_power
     return init, apply
 
 

@@ -145,15 +145,11 @@ def solve(
         return jax.tree.map(lambda a, b: jnp.where(taken, a, b), moved, stay)
 
     @partial(jax.checkpoint, prevent_cse=False)
-    def until(end, now):
+    def record(now, end):
         going = lambda now: (now.t < end) & (now.h >= smallest)  # noqa: E731
         now = repeat(partial(step, end=end), going, now)
-        reached = now.t >= end
-        return now._replace(y=jax.tree.map(lambda y: jnp.where(reached, y, jnp.nan), now.y))
-
-    def record(now, end):
-        now = until(end, now)
-        return now, observe(now.y)
+        last = jax.tree.map(lambda y: jnp.where(now.t >= end, y, jnp.nan), now.y)
+        return now._replace(y=last), observe(last)
 
     slope = velocity(state)
     last, size, direction = jax.lax.stop_gradient((times[-1], _norm(state), slope))

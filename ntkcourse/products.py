@@ -6,12 +6,12 @@ positions m: rows of a matrix, tokens of a sequence, places in an image.
 """
 
 from collections.abc import Callable
-from itertools import product
 from math import prod
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 from jaxtyping import Array
@@ -40,72 +40,54 @@ class Product(NamedTuple):
 
 def _dot(eqn, side: int) -> Product:
     contracted, batch = eqn.params["dimension_numbers"]
-    other, mine = eqn.invars[1 - side].aval.shape, eqn.invars[side].aval.shape
-    free = [
+    mine, other = (eqn.invars[s].aval.shape for s in (side, 1 - side))
+    free, positions = (
         [i for i in range(len(shape)) if i not in (*contracted[s], *batch[s])]
-        for s, shape in ((1 - side, other), (side, mine))
-    ]
-    sizes = [
-        prod(shape[i] for i in axes)
-        for shape, axes in (
-            (mine, batch[side]),
-            (other, free[0]),
-            (mine, contracted[side]),
-            (mine, free[1]),
-        )
-    ]
-    b, m, k, n = sizes
-    order = (*batch[side], *contracted[side], *free[1])
+        for s, shape in ((side, mine), (1 - side, other))
+    )
+    b, k, n = (prod(mine[i] for i in axes) for axes in (batch[side], contracted[side], free))
+    m = prod(other[i] for i in positions)
+    order = (*batch[side], *contracted[side], *free)
+    axes = (*batch[1 - side], *positions, *contracted[1 - side])
+
+    def inputs(h):
+        return h.transpose(axes).reshape(b, m, k)
 
     def cotangents(d):
         return d.reshape(b, m, n) if side else d.reshape(b, n, m).swapaxes(1, 2)
 
     def gradient(g):
-        return g.reshape([mine[i] for i in order]).transpose(_inverse(order))
+        return g.reshape([mine[i] for i in order]).transpose(np.argsort(order))
 
-    axes = (*batch[1 - side], *free[0], *contracted[1 - side])
     kind = ("dot", batch[side], contracted[side])
-    return Product(
-        lambda h: h.transpose(axes).reshape(b, m, k), cotangents, gradient, tuple(sizes), side, kind
-    )
-
-
-def _inverse(order):
-    return sorted(range(len(order)), key=lambda i: order[i])
+    return Product(inputs, cotangents, gradient, (b, m, k, n), side, kind)
 
 
 def _convolution(eqn) -> Product:
     """A convolution as a product with the patches of its input; a batch is a group of channels."""
-    p = eqn.params
-    lhs, rhs, out = p["dimension_numbers"]
-    groups = p["feature_group_count"]
+    lhs, rhs, out = eqn.params["dimension_numbers"]
+    groups = eqn.params["feature_group_count"]
     filters, channels, *window = (eqn.invars[1].aval.shape[i] for i in rhs)
     rows, _, *positions = (eqn.outvars[0].aval.shape[i] for i in out)
     sizes = (groups, rows * prod(positions), channels * prod(window), filters // groups)
-    dilated = list(zip(p["padding"], p["lhs_dilation"], strict=True))
+    names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation")
+    geometry = {name: eqn.params[name] for name in names}
+
+    def flat(a):
+        """Images (rows, groups of features, *positions) as (groups, all positions, features)."""
+        a = a.reshape(rows, groups, -1, prod(positions)).transpose(1, 0, 3, 2)
+        return a.reshape(groups, sizes[1], -1)
 
     def inputs(h):
+        highest = lax.Precision.HIGHEST  # patches are copies, on every device
         h = h.transpose(lhs)
-        edges = [(0, 0, 0)] * 2 + [(*pad, step - 1) for pad, step in dilated]
-        h = lax.pad(h, jnp.zeros((), h.dtype), edges)
-        patches = []
-        for offset in product(*map(range, window)):
-            start = [o * step for o, step in zip(offset, p["rhs_dilation"], strict=True)]
-            last = [
-                s + (size - 1) * step + 1
-                for s, size, step in zip(start, positions, p["window_strides"], strict=True)
-            ]
-            strides = (1, 1, *p["window_strides"])
-            patches.append(lax.slice(h, (0, 0, *start), (*h.shape[:2], *last), strides))
-        stack = jnp.stack(patches).reshape(len(patches), rows, groups, channels, -1)
-        return stack.transpose(2, 1, 4, 3, 0).reshape(groups, sizes[1], sizes[2])
+        return flat(lax.conv_general_dilated_patches(h, window, precision=highest, **geometry))
 
     def cotangents(d):
-        d = d.transpose(out).reshape(rows, groups, filters // groups, -1)
-        return d.transpose(1, 0, 3, 2).reshape(groups, sizes[1], sizes[3])
+        return flat(d.transpose(out))
 
     def gradient(g):
-        return g.swapaxes(1, 2).reshape(filters, channels, *window).transpose(_inverse(rhs))
+        return g.swapaxes(1, 2).reshape(filters, channels, *window).transpose(np.argsort(rhs))
 
     return Product(inputs, cotangents, gradient, sizes, 1, ("convolution", rhs, groups))
 
@@ -114,9 +96,8 @@ def as_product(eqn: JaxprEqn, side: int) -> Product | None:
     """The equation as a product with its operand number ``side``, None if it is not one."""
     if eqn.primitive.name == "dot_general":
         return _dot(eqn, side)
-    if eqn.primitive.name == "conv_general_dilated" and side == 1:
-        return _convolution(eqn) if eqn.params["batch_group_count"] == 1 else None
-    return None
+    convolution = eqn.primitive.name == "conv_general_dilated" and side == 1
+    return _convolution(eqn) if convolution and eqn.params["batch_group_count"] == 1 else None
 
 
 class Outer(NamedTuple):

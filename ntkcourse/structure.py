@@ -10,11 +10,11 @@ cheaper or the only way), :func:`contract` the kernel. Derived in the chapter :r
 """
 
 from itertools import combinations
-from math import prod
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, Var
 from jaxtyping import Array, PyTree
 
@@ -25,11 +25,10 @@ SAME_ORDER = {"reshape", "squeeze", "broadcast_in_dim", "convert_element_type", 
 
 
 class View(NamedTuple):
-    """The entries start, ..., stop - 1 of a leaf, times factors; ``ordered`` if as they stand."""
+    """Some entries of a leaf, times factors; ``ordered`` if as they stand."""
 
     leaf: int
-    start: int
-    stop: int
+    entries: range
     ordered: bool = True
     factors: tuple = ()
 
@@ -57,31 +56,26 @@ class Plan(NamedTuple):
     pair: int
 
 
-def _view(eqn, views, touched) -> View | None:
+def _view(eqn, views, parameters) -> View | None:
     """What the equation makes of a view: a part of it, another order, a multiple."""
-    operands = [v for v in eqn.invars if isinstance(v, Var) and touched.get(v)]
-    if len(operands) != 1 or operands[0] not in views:
+    if len(parameters) != 1 or parameters[0] not in views:
         return None
-    view, old, new = views[operands[0]], operands[0].aval, eqn.outvars[0].aval
+    view, old, new = views[parameters[0]], parameters[0].aval, eqn.outvars[0].aval
     name = eqn.primitive.name
     if name == "neg" or (name in SAME_ORDER and old.size == new.size):
         return view
     if name in ("transpose", "rev"):
         return view._replace(ordered=False)
-    if name in ("mul", "div") and (name == "mul" or eqn.invars[0] is operands[0]):
-        factor = eqn.invars[1 - eqn.invars.index(operands[0])]
-        return view._replace(factors=(*view.factors, (name, factor))) if _number(factor) else None
-    if name == "slice" and view.ordered and set(eqn.params["strides"] or (1,)) == {1}:
-        axis = next((i for i, n in enumerate(old.shape) if n != new.shape[i]), 0)
-        inner = prod(old.shape[axis + 1 :])
-        if prod(old.shape[:axis]) == 1 and inner == prod(new.shape[axis + 1 :]):
-            start = view.start + inner * eqn.params["start_indices"][axis]
-            return view._replace(start=start, stop=start + new.size)
+    if name == "mul" or (name == "div" and eqn.invars[0] is parameters[0]):
+        factor = eqn.invars[1 - eqn.invars.index(parameters[0])]
+        number = factor.aval.shape == ()
+        return view._replace(factors=(*view.factors, (name, factor))) if number else None
+    if name == "slice" and view.ordered and new.size:
+        ends = eqn.params["start_indices"], np.subtract(eqn.params["limit_indices"], 1)
+        first, last = (np.ravel_multi_index(end, old.shape) for end in ends)
+        if last - first + 1 == new.size:  # without gaps
+            return view._replace(entries=view.entries[first : last + 1])
     return None
-
-
-def _number(v) -> bool:
-    return v.aval.shape == ()
 
 
 def _is_float(v) -> bool:
@@ -90,39 +84,32 @@ def _is_float(v) -> bool:
 
 def plan(apply, params: PyTree, point: jax.ShapeDtypeStruct, trace: bool) -> Plan:
     """Trace ``apply`` at one row, a batch of one ``point``, and find how parameters enter."""
-    leaves, tree = jax.tree.flatten(params)
-
-    def at_row(leaves, x):
-        return apply(jax.tree.unflatten(tree, leaves), x)
-
-    closed = jaxprs.flat(at_row, leaves, point)
+    closed = jaxprs.flat(apply, params, point)
     jaxpr = closed.jaxpr
     outputs = jaxpr.outvars[0].aval.size
     *leaf_vars, x = jaxpr.invars
     touched = {v: {i} for i, v in enumerate(leaf_vars)}  # the leaves of which a value is made
-    views = {v: View(i, 0, v.aval.size) for i, v in enumerate(leaf_vars)}
+    views = {v: View(i, range(v.aval.size)) for i, v in enumerate(leaf_vars)}
     mapped, outside, inside, uses = {x}, [], [], {}
     for eqn in jaxpr.eqns:
         operands = [v for v in eqn.invars if isinstance(v, Var)]
-        made_of = set().union(*(touched.get(v, ()) for v in operands))
-        size = sum(v.aval.size for v in operands if touched.get(v))
+        parameters = [v for v in operands if touched.get(v)]
+        made_of = set().union(*(touched[v] for v in parameters))
+        size = sum(v.aval.size for v in parameters)
         # what grows, as a bias that is copied to all places, has its gradient taken before
         grows = made_of and sum(v.aval.size for v in eqn.outvars if _is_float(v)) > size
-        if grows or any(v in mapped for v in operands):
-            for side, v in enumerate(eqn.invars):
-                if isinstance(v, Var) and touched.get(v):
-                    other = eqn.invars[1 - side] if len(eqn.invars) == 2 else None
-                    met = isinstance(other, Var) and other in mapped
-                    found = as_product(eqn, side) if met else None
-                    uses.setdefault(v, []).append((len(inside), found))
+        met = not mapped.isdisjoint(operands)
+        if grows or met:
+            for v in parameters:
+                found = as_product(eqn, eqn.invars.index(v)) if met else None
+                uses.setdefault(v, []).append((len(inside), found))
             mapped.update(eqn.outvars)
             inside.append(eqn)
             continue
         outside.append(eqn)
-        constant = eqn.primitive.name == "stop_gradient"
-        for v in eqn.outvars:
-            touched[v] = made_of if _is_float(v) and not constant else set()
-        if made_of and (view := _view(eqn, views, touched)):
+        if eqn.primitive.name != "stop_gradient":
+            touched.update((v, made_of) for v in eqn.outvars if _is_float(v))
+        if view := _view(eqn, views, parameters):
             views[eqn.outvars[0]] = view
     for v in jaxpr.outvars:
         if isinstance(v, Var) and touched.get(v):
@@ -132,7 +119,7 @@ def plan(apply, params: PyTree, point: jax.ShapeDtypeStruct, trace: bool) -> Pla
     shared = set()  # cuts that share entries of a leaf with another one, or may do so
     for v, w in combinations(uses, 2):
         if touched[v] & touched[w]:
-            a, b = views.get(v), views.get(w)
+            a, b = (views[u].entries if u in views else None for u in (v, w))
             if not (a and b and (a.stop <= b.start or b.stop <= a.start)):
                 shared |= {v, w}
     views = {v: views[v] for v in uses if v in views and v not in shared}
@@ -165,44 +152,40 @@ def factors(how: Plan, params: PyTree, x: Array, trace: bool) -> list[Outer | Ar
         return env
 
     fixed = before(leaves)
-    uses = [(number, p) for found in how.products.values() for number, p in found.items()]
-    place = {number: t for t, (number, _) in enumerate(uses)}
+    uses = {number: p for found in how.products.values() for number, p in found.items()}
 
     def at_row(shifts, others, row):
         """The outputs when the result of each product is shifted, and the products' inputs."""
         env = fixed | dict(zip(how.others, others, strict=True)) | {how.jaxpr.invars[-1]: row}
-        inputs = [None] * len(uses)
+        inputs = {}
 
         def rule(number, eqn, values):
             out = jaxprs.bind(number, eqn, values)
-            if number in place:
-                t, p = place[number], uses[place[number]][1]
-                inputs[t] = p.inputs(values[1 - p.side])
-                out = [out[0] + shifts[t]]
+            if p := uses.get(number):
+                inputs[number] = p.inputs(values[1 - p.side])
+                out = [out[0] + shifts[number]]
             return out
 
         jaxprs.run(how.inside, env, rule)
         return jaxprs.read(how.jaxpr.outvars[0], env).reshape(-1), inputs
 
     def backward(row):
-        avals = [how.inside[number].outvars[0].aval for number, _ in uses]
-        zeros = [jnp.zeros(a.shape, a.dtype) for a in avals]
+        zeros = {number: jnp.zeros_like(how.inside[number].outvars[0].aval) for number in uses}
         others = [fixed[v] for v in how.others]
         out, pull, inputs = jax.vjp(lambda s, o: at_row(s, o, row), zeros, others, has_aux=True)
         deltas, jacobians = jax.vmap(pull)(jnp.eye(out.size, dtype=out.dtype))
-        deltas = [jax.vmap(p.cotangents)(d) for d, (_, p) in zip(deltas, uses, strict=True)]
+        deltas = {number: jax.vmap(p.cotangents)(deltas[number]) for number, p in uses.items()}
         return inputs, deltas, jacobians
 
     inputs, deltas, jacobians = jax.vmap(backward)(x[:, None])
     gradients, terms = dict(zip(how.others, jacobians, strict=True)), []
     for v, found in how.products.items():
-        at = [place[number] for number in found]
         if v in how.outer:
-            h = jnp.concatenate([inputs[t] for t in at], axis=2)
-            d = jnp.concatenate([deltas[t] for t in at], axis=3)
+            h = jnp.concatenate([inputs[number] for number in found], axis=2)
+            d = jnp.concatenate([deltas[number] for number in found], axis=3)
             terms.append(Outer(h, _scaled(d, how.views[v], fixed)))
         else:
-            gradients[v] = sum(uses[t][1].jacobian(inputs[t], deltas[t]) for t in at)
+            gradients[v] = sum(p.jacobian(inputs[t], deltas[t]) for t, p in found.items())
     terms += [_scaled(g, how.views[v], fixed) for v, g in gradients.items() if v in how.views]
     if how.pulled:
         cuts = [v for v in gradients if v not in how.views]

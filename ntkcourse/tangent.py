@@ -40,28 +40,25 @@ def empirical_ntk(
     apply, params, x = functions.expect(apply, params, x)
     if y is not None:
         y = checks.points(y, "y", like=x).astype(x.dtype)
-    known = all(checks.known(leaf) for leaf in jax.tree.leaves((apply, params, x, y)))
+    known = checks.known((apply, params, x, y))
     kernel, mixed = _kernel(apply, params, x, y, trace, known, BUDGET)
-    if known and checks.known(mixed):
-        if mixed:
-            raise ValueError(
-                "expected apply to treat the rows of x one by one, but its output at one row "
-                "changes with another row; batch normalisation needs fixed statistics"
-            )
-        if not np.all(np.isfinite(kernel)):
-            raise ValueError("expected finite derivatives by params, got NaN or infinity")
-    return kernel
+    if checks.known(mixed) and mixed:
+        raise ValueError(
+            "expected apply to treat the rows of x one by one, but its output at one row "
+            "changes with another row; batch normalisation needs fixed statistics"
+        )
+    return checks.finite(kernel, "derivatives by params")
 
 
 @partial(jax.jit, static_argnames=("trace", "known", "budget"))
 def _kernel(apply, params, x, y, trace, known, budget):
     """The kernel, and whether (if known) the output at a row depends on another row."""
-    shape = functions.outputs(apply, params, functions.point(x))
-    how = structure.plan(apply, params, functions.point(x), trace)
+    point = functions.point(x)
+    shape = functions.outputs(apply, params, point)
+    how = structure.plan(apply, params, point, trace)
     gradients = partial(structure.factors, how, params, trace=trace)
     block = max(1, min(budget // (2 * how.row + 1), isqrt(budget // how.pair)))
-    kept = jax.eval_shape(gradients, functions.point(x))
-    kept = sum(a.size for a in jax.tree.leaves(kept))
+    kept = sum(a.size for a in jax.tree.leaves(jax.eval_shape(gradients, point)))
     # where pairs cost most, a quarter of the rows at a time: 10 of 16 tiles, the rest mirrored
     many = y is None and shape and not trace
     tile = min(block, max(16, -(-len(x) // 4))) if many else block
@@ -112,8 +109,6 @@ def kernel(apply: Apply, params: PyTree, *, trace: bool = False) -> Kernel:
     It stands wherever :mod:`ntkcourse.kernels` takes one: ``gram``, sums, regression. For a network
     with c > 1 outputs it is, with ``trace``, the trace of the c by c matrix.
     """
-    if not callable(apply):
-        functions.expect(apply, params, jnp.zeros((1, 1)))
     entry, matrix = _formulas(trace)
     return Kernel(entry, (functions.traceable(apply), params), matrix)
 
@@ -143,9 +138,7 @@ def monte_carlo(
     One network for each of K ``keys``, one after the other; both results have the shape of
     :func:`empirical_ntk`. The error of an entry is its standard deviation over :math:`\sqrt K`.
     """
-    if jnp.ndim(keys) == 0 or len(keys) < 2:
-        raise ValueError("expected at least two keys, as jax.random.split(key, 100) gives them")
-    checks.random_key(keys[0], "monte_carlo")
+    checks.random_key(checks.random_keys(keys, "at least two keys", 2)[0], "monte_carlo")
     return _moments(init, functions.traceable(apply), x, y, keys)
 
 
@@ -205,19 +198,17 @@ def hessian_norm(apply: Apply, params: PyTree, x: Float[Array, "n *d"]) -> Float
     import scipy.sparse.linalg
 
     x = checks.points(x)
-    if not all(checks.known(leaf) for leaf in jax.tree.leaves((params, x))):
+    if not checks.known((params, x)):
         raise TypeError(
             "expected known x and params, got traced ones (inside jit, vmap or grad): the number "
             "of steps of hessian_norm depends on values"
         )
     flat, unravel = ravel_pytree(params)
-    outputs = jax.eval_shape(apply, params, functions.point(x)).shape[1:]
+    outputs = jax.eval_shape(apply, params, functions.point(x)).size
 
     @jax.jit
     def product(v, point, output):
-        def gradient(p):
-            return jax.grad(lambda q: apply(unravel(q), point[None]).reshape(-1)[output])(p)
-
+        gradient = jax.grad(lambda p: apply(unravel(p), point[None]).reshape(-1)[output])
         return jax.jvp(gradient, (flat,), (v,))[1]
 
     # a fixed start vector, of no special direction: the result is the same in every run
@@ -239,4 +230,4 @@ def hessian_norm(apply: Apply, params: PyTree, x: Float[Array, "n *d"]) -> Float
         )
         return np.abs(ends).max()
 
-    return jnp.asarray(max(norm(a, o) for a in x for o in range(int(np.prod(outputs)))), flat.dtype)
+    return jnp.asarray(max(norm(a, o) for a in x for o in range(outputs)), flat.dtype)

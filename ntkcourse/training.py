@@ -61,20 +61,18 @@ def path(
         loss, params, steps=steps, learning_rate=learning_rate, optimizer=optimizer,
         observe=observe, every=every, batches=batches, until=until,
     )  # fmt: skip
-    rule, whole = plan.rule, int(plan.pieces.sum())
-    state, first = descent.begin(rule, plan.params, plan.data)
+    state, first = descent.begin(plan.rule, plan.params, plan.data)
 
-    @partial(jax.checkpoint, prevent_cse=False)
-    def piece(state, live):
-        return descent.advance(rule, every, state, live, plan.rate, plan.data)
+    def go(length, state, live):
+        return descent.advance(plan.rule, length, state, live, plan.rate, plan.data)
 
-    pieces, tail = [], None
-    if whole:
-        state, seen = jax.lax.scan(piece, state, plan.pieces)
-        pieces = [jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), seen)]
-    if plan.rest:
-        state, tail = descent.advance(rule, plan.rest, state, LAST, plan.rate, plan.data)
-    return _run(state, plan, first, pieces, tail)
+    piece = jax.checkpoint(partial(go, plan.every), prevent_cse=False)
+    state, seen = jax.lax.scan(piece, state, plan.pieces)
+    records = [jax.tree.map(lambda leaf: jax.lax.collapse(leaf, 0, 2), seen)]
+    for length, live in plan.rest:
+        state, seen = go(length, state, live)
+        records.append(seen)
+    return _run(plan, state, first, records)
 
 
 def descend(
@@ -95,42 +93,35 @@ def descend(
         raise ValueError(f"expected a kernel of shape (n, n), got {jnp.shape(kernel)}")
     rule, data = plan.rule, plan.data
     state, first = _begin(rule, plan.params, data)
-    if not all(map(checks.known, jax.tree.leaves((state, first, plan.rate, data)))):
+    if not checks.known((state, first, plan.rate, data)):
         return path(loss, params, **options)
-    _expect_finite(first[2])
-
-    def go(length, live):
-        moved, seen = _advance(rule, length, state, live, plan.rate, data)
-        if moved.sound < moved.step:
-            raise _diverged(int(moved.sound), rule, kernel)
-        return moved, seen
-
-    pieces, tail = [], None
-    for live in tqdm(plan.pieces, disable=None, leave=False):
-        state, seen = go(plan.every, live)
-        pieces.append(seen)
-    if plan.rest:
-        state, tail = go(plan.rest, LAST)
+    checks.computed(first[2], f"the loss is {first[2]} at the initial parameters")
+    records, pieces = [], [*((plan.every, live) for live in plan.pieces), *plan.rest]
+    for length, live in tqdm(pieces, disable=None, leave=False):
+        state, seen = _advance(rule, length, state, live, plan.rate, data)
+        if state.sound < state.step:
+            raise _diverged(int(state.sound), rule, kernel)
+        records.append(seen)
     if not bool(jnp.isfinite(_value(rule, state.params, data, state.step - 1))):
         raise _diverged(int(state.step), rule, kernel)
-    return _run(state, plan, first, pieces, tail)
+    return _run(plan, state, first, records)
 
 
-LAST = np.array([True])
 _begin = jax.jit(descent.begin, static_argnums=0)
 _advance = jax.jit(descent.advance, static_argnums=(0, 1))
 _value = jax.jit(descent.value, static_argnums=0)
 
 
-def _run(state, plan, first, pieces, tail):
-    steps, history = descent.collect(first[:2], pieces, tail, int(plan.pieces.sum()))
+def _run(plan, state, first, records):
+    """The records of the start, and of all pieces without the padding of the first."""
+    padding = np.sum(~plan.pieces)
+
+    def join(start, *parts):
+        return jnp.concatenate([jnp.asarray(start)[None], jnp.concatenate(parts)[padding:]])
+
+    steps, history = jax.tree.map(join, first[:2], *records)
     dtype = first[2].dtype
     return Run(state.params, jnp.asarray(plan.rate, dtype) * steps.astype(dtype), history)
-
-
-def _expect_finite(value):
-    if checks.known(value) and not bool(jnp.isfinite(value)):
-        raise FloatingPointError(f"the loss is {value} at the initial parameters")
 
 
 def _diverged(step, rule, kernel):
@@ -157,10 +148,10 @@ def flow(
     reverse, by the parameters, by what the loss reads, and by ``times``.
     """
     params = jax.tree.map(lambda leaf: checks.finite(leaf, "params"), params)
-    dtype = jax.eval_shape(lambda p: descent.expect_number(loss(p)), params).dtype
+    dtype = jax.eval_shape(lambda p: checks.scalar(loss(p), "a loss"), params).dtype
     times = checks.increasing(times, dtype)
     run, value, reached = _flow_compiled(loss, loss if observe is None else observe, params, times)
-    _expect_finite(value)
+    checks.computed(value, f"the loss is {value} at the initial parameters")
     if checks.known(reached) and not bool(reached):
         raise FloatingPointError("the flow left the finite numbers before its last time")
     return run
@@ -181,21 +172,20 @@ def sweep(train: Callable[..., Any], keys: Shaped[Array, "seeds ..."], **axes: A
     in their order, then one for the keys. The points are done one after the other, the keys of a
     point together. A FloatingPointError names the first run that gave NaN or infinity.
     """
-    names = tuple(axes)
-    values = tuple(jnp.asarray(axis) for axis in axes.values())
-    for name, axis in zip(names, values, strict=True):
+    axes = {name: jnp.asarray(axis) for name, axis in axes.items()}
+    for name, axis in axes.items():
         if axis.ndim == 0 or len(axis) == 0:
             raise ValueError(f"expected an array of values for {name}, got shape {axis.shape}")
-    runs = _grid(train, names, _expect_keys(keys), values)
-    shape = (*map(len, values), len(keys))
+    runs = _grid(train, tuple(axes), checks.random_keys(keys), axes)
+    shape = (*map(len, axes.values()), len(keys))
     floats = [leaf for leaf in jax.tree.leaves(runs) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    if not all(map(checks.known, floats)):
+    if not checks.known(floats):
         return runs
     sound = [np.isfinite(leaf).reshape(*shape, -1).all(-1) for leaf in floats]
     lost = np.argwhere(~np.all([np.ones(shape, bool), *sound], axis=0))
     if len(lost):
         *place, seed = lost[0]
-        point = [f"{n}={axis[i]:.4g}, " for n, axis, i in zip(names, values, place, strict=True)]
+        point = [f"{n}={axis[i]:.4g}, " for (n, axis), i in zip(axes.items(), place, strict=True)]
         raise FloatingPointError(
             f"{len(lost)} of {np.prod(shape)} members diverged, "
             f"the first of them {''.join(point)}number {seed}"
@@ -203,23 +193,14 @@ def sweep(train: Callable[..., Any], keys: Shaped[Array, "seeds ..."], **axes: A
     return runs
 
 
-def _expect_keys(keys):
-    typed = jnp.issubdtype(getattr(keys, "dtype", None), jax.dtypes.prng_key)
-    if np.ndim(keys) < (1 if typed else 2) or len(keys) == 0:
-        hint = "jax.random.split(jax.random.key(0), n) makes n of them"
-        raise ValueError(f"expected an array of keys, got shape {np.shape(keys)}: {hint}")
-    return keys
-
-
 @partial(jax.jit, static_argnums=(0, 1))
-def _grid(train, names, keys, values):
-    def fix(point):
-        if len(point) == len(names):
+def _grid(train, names, keys, axes):
+    def fix(point, name=None, *others):
+        if name is None:
             return jax.vmap(lambda key: train(key, **point))(keys)
-        at = len(point)
-        return jax.lax.map(lambda value: fix({**point, names[at]: value}), values[at])
+        return jax.lax.map(lambda value: fix({**point, name: value}, *others), axes[name])
 
-    return fix({})
+    return fix({}, *names)
 
 
 def ensemble(train: Callable[[PRNGKeyArray], Any], keys: Shaped[Array, "members ..."]) -> Any:
