@@ -62,8 +62,7 @@ def product(k, x, y, v, mesh):
     """What :func:`matvec` returns, of arguments that have been checked."""
     if mesh is None:
         return _times(k, x, y, v)
-    spare = -len(x) % mesh.size  # filled up to equal shares, and cut off again
-    padded = jnp.concatenate([x, jnp.broadcast_to(x[:1], (spare, *x.shape[1:]))]) if spare else x
+    padded = _filled_up(x, mesh.size, "edge")  # to equal shares, and cut off again
     return _shared_out(mesh, _times, True, k, padded, y, v)[: len(x)]
 
 
@@ -74,20 +73,20 @@ def _arguments(k, x, y):
     return as_kernel(k), x, x if y is None else checks.gathered(checks.points(y, "y", like=x))
 
 
+def _filled_up(array, size, mode):
+    """The array with more rows, up to a multiple of ``size``: "edge" copies, "constant" zeros."""
+    return jnp.pad(array, [(0, -len(array) % size)] + [(0, 0)] * (array.ndim - 1), mode)
+
+
 @jax.jit
 def _times(k, x, y, v):
     dtype = entry_dtype(k, x, y)
     rows, columns = (min(tile_size(k, x, y), len(p)) for p in (x, y))
 
-    def tiles(array, size):  # the last one is filled up with copies of the first row
-        spare = -len(array) % size
-        last = jnp.broadcast_to(array[:1], (spare, *array.shape[1:]))
-        return jnp.concatenate([array, last]).reshape(-1, size, *array.shape[1:])
+    def tiles(array, size, mode="edge"):
+        return _filled_up(array, size, mode).reshape(-1, size, *array.shape[1:])
 
-    weights = v.astype(dtype).reshape(len(v), -1)
-    weights = jnp.pad(weights, ((0, -len(v) % columns), (0, 0))).reshape(
-        -1, columns, weights.shape[1]
-    )
+    weights = tiles(v.astype(dtype).reshape(len(v), -1), columns, "constant")
 
     def band(some):
         @partial(jax.checkpoint, prevent_cse=False)
@@ -118,18 +117,18 @@ def _shared_out(mesh, function, gather, k, x, *rest):
         raise TypeError("expected mesh=None inside jax.jit and other transformations, got a mesh")
     mesh = Mesh(mesh.devices, mesh.axis_names)  # without axes of the explicit kind
     k, *rest = jax.tree.map(partial(spread, mesh), (k, *rest))
-    return _program(mesh, function, gather)(k, spread(mesh, x, rows=True), *rest)
+    return _program(mesh, function, gather)(k, spread(mesh, x, rows=True), rest)
 
 
 @lru_cache  # so that JAX recognises what it has compiled before
 def _program(mesh, function, gather):
     rows, whole = PartitionSpec(mesh.axis_names), PartitionSpec()
 
-    def run(k, x, *rest):
-        specs = (whole, rows, *[whole] * len(rest))
-        return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=rows, check_vma=False)(
-            k, x, *rest
-        )
+    @partial(
+        jax.shard_map, mesh=mesh, in_specs=(whole, rows, whole), out_specs=rows, check_vma=False
+    )
+    def run(k, x, rest):
+        return function(k, x, *rest)
 
     return jax.jit(run, out_shardings=NamedSharding(mesh, whole if gather else rows))
 
