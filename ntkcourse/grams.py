@@ -62,7 +62,8 @@ def product(k, x, y, v, mesh):
     """What :func:`matvec` returns, of arguments that have been checked."""
     if mesh is None:
         return _times(k, x, y, v)
-    padded = _filled_up(x, mesh.size, "edge")  # to equal shares, and cut off again
+    spare = -len(x) % mesh.size  # filled up to equal shares, and cut off again
+    padded = jnp.concatenate([x, jnp.broadcast_to(x[:1], (spare, *x.shape[1:]))]) if spare else x
     return _shared_out(mesh, _times, True, k, padded, y, v)[: len(x)]
 
 
@@ -73,20 +74,19 @@ def _arguments(k, x, y):
     return as_kernel(k), x, x if y is None else checks.gathered(checks.points(y, "y", like=x))
 
 
-def _filled_up(array, size, mode):
-    """The array with more rows, up to a multiple of ``size``: "edge" copies, "constant" zeros."""
-    return jnp.pad(array, [(0, -len(array) % size)] + [(0, 0)] * (array.ndim - 1), mode)
-
-
 @jax.jit
 def _times(k, x, y, v):
     dtype = entry_dtype(k, x, y)
     rows, columns = (min(tile_size(k, x, y), len(p)) for p in (x, y))
 
-    def tiles(array, size, mode="edge"):
-        return _filled_up(array, size, mode).reshape(-1, size, *array.shape[1:])
+    def tiles(array, size):  # the last one is filled up with copies of the first row
+        spare = -len(array) % size
+        last = jnp.broadcast_to(array[:1], (spare, *array.shape[1:]))
+        return jnp.concatenate([array, last]).reshape(-1, size, *array.shape[1:])
 
-    weights = tiles(v.astype(dtype).reshape(len(v), -1), columns, "constant")
+    weights = v.astype(dtype).reshape(len(v), -1)
+    weights = jnp.pad(weights, ((0, -len(v) % columns), (0, 0)))
+    weights = weights.reshape(-1, columns, weights.shape[1])
 
     def band(some):
         @partial(jax.checkpoint, prevent_cse=False)
