@@ -48,11 +48,10 @@ def _recursion(depth, activation, pooling, padding, stride, tangent):
         return flat.reshape([min(n, -(-n // stride)) for n in a.shape])
 
     @jax.jit
-    def kernel(sigma_w, sigma_b, x, y):
+    def kernel(affine, x, y):
         x, y = checks.pair(x, y)
         if x.ndim != 3:
             raise ValueError(f"expected images of shape (h, w, c), got shape {x.shape}")
-        affine = dense(sigma_w, sigma_b)
         u = x[:, None, :, None]
         v = y[None, :, None] if pooling else y[:, None, :, None]
         xx, xy, yy = (jnp.sum(a * b, -1) / x.shape[-1] for a, b in ((u, u), (u, v), (v, v)))
@@ -67,12 +66,10 @@ def _recursion(depth, activation, pooling, padding, stride, tangent):
 
 def _kernel(depth, activation, sigma_w, sigma_b, pooling, padding, stride, tangent):
     depth, stride = checks.count(depth, "depth"), checks.count(stride, "stride")
-    sigma_w = checks.number(sigma_w, "sigma_w", above=0)
-    sigma_b = checks.number(sigma_b, "sigma_b", least=0)
     if padding not in PADDING:
         raise ValueError(f"expected padding 'circular' or 'zero', got {padding!r}")
     form = _recursion(depth, activation, bool(pooling), padding, stride, tangent)
-    return Kernel(form, (sigma_w, sigma_b))
+    return Kernel(form, (dense(sigma_w, sigma_b),))
 
 
 def nngp(

@@ -23,18 +23,6 @@ Dual = Callable[[Array, Array, Array], Array]
 
 SLOPE = 0.01  # of leaky_relu on the negative half-line
 
-BY_NAME: dict[str, Callable] = {
-    "relu": jax.nn.relu,
-    "leaky_relu": lambda z: jax.nn.leaky_relu(z, SLOPE),
-    "abs": jnp.abs,
-    "erf": jax.scipy.special.erf,
-    "tanh": jnp.tanh,
-    "sin": jnp.sin,
-    "cos": jnp.cos,
-    "gelu": lambda z: jax.nn.gelu(z, approximate=False),
-    "identity": lambda z: z,
-}
-
 
 def resolve(activation: Activation) -> Callable:
     """The function called ``activation``, or ``activation`` itself if it is a function."""
@@ -45,7 +33,7 @@ def resolve(activation: Activation) -> Callable:
         raise ValueError(
             f"expected an activation among {names} or a JAX function, got {activation!r}"
         )
-    return BY_NAME[activation]
+    return BY_NAME[activation][0]
 
 
 @lru_cache
@@ -137,16 +125,18 @@ def _gelu(q11, q12, q22):
     return kappa, 1 / 4 + (angle + slope) / (2 * jnp.pi)
 
 
-CLOSED = {
-    "relu": _piecewise_linear(0.0, 1.0),
-    "leaky_relu": _piecewise_linear(SLOPE, 1.0),
-    "abs": _piecewise_linear(-1.0, 1.0),
-    "identity": lambda q11, q12, q22: (q12, jnp.ones_like(q12)),
-    "erf": _erf,
-    "sin": _sin,
-    "cos": lambda *q: _sin(*q)[::-1],
-    "gelu": _gelu,
+BY_NAME = {
+    "relu": (jax.nn.relu, _piecewise_linear(0.0, 1.0)),
+    "leaky_relu": (lambda z: jax.nn.leaky_relu(z, SLOPE), _piecewise_linear(SLOPE, 1.0)),
+    "abs": (jnp.abs, _piecewise_linear(-1.0, 1.0)),
+    "erf": (jax.scipy.special.erf, _erf),
+    "tanh": (jnp.tanh, partial(smooth, jnp.tanh)),
+    "sin": (jnp.sin, _sin),
+    "cos": (jnp.cos, lambda *q: _sin(*q)[::-1]),
+    "gelu": (lambda z: jax.nn.gelu(z, approximate=False), _gelu),
+    "identity": (lambda z: z, lambda q11, q12, q22: (q12, jnp.ones_like(q12))),
 }
+"""Each activation with its duals."""
 
 
 def _recognised(phi):
@@ -161,8 +151,8 @@ def _recognised(phi):
     def same(f, size):
         return np.all(np.abs(np.asarray(values - f)) <= 16 * eps * np.asarray(size))
 
-    for name, duals in CLOSED.items():
-        if same(BY_NAME[name](z), 1 + jnp.abs(values)):
+    for function, duals in BY_NAME.values():
+        if same(function(z), 1 + jnp.abs(values)):
             return duals
     right, left = (float(phi(jnp.asarray(t))) * t for t in (1.0, -1.0))
     if same(jnp.where(z > 0, right, left) * z, jnp.abs(z)):
@@ -195,7 +185,7 @@ def dual(activation: Activation) -> tuple[Dual, Dual]:
     """
     phi = resolve(activation)
     if isinstance(activation, str):
-        duals = CLOSED.get(activation, partial(smooth, phi))
+        duals = BY_NAME[activation][1]
     else:
         with jax.ensure_compile_time_eval():
             duals = _recognised(phi)

@@ -66,10 +66,8 @@ def fourier_features(
 @partial(jax.jit, static_argnums=3)
 def _waves(x, w, b, paired):
     turns = x @ (w / (2 * jnp.pi))
-    if paired:
-        waves = jnp.concatenate([_cosine(turns), _cosine(turns - 0.25)], axis=1)
-    else:
-        waves = _cosine(turns + b[None] / (2 * jnp.pi))
+    shifts = (0, -0.25) if paired else (b[None] / (2 * jnp.pi),)
+    waves = jnp.concatenate([_cosine(turns + shift) for shift in shifts], axis=1)
     return waves * (2 / waves.shape[1]) ** 0.5
 
 
@@ -172,13 +170,12 @@ def feature_regression(
     t = checks.times(t, x.dtype)
     ridge = checks.number(ridge, "ridge", least=0)
     design = phi(x)
+    shape = design.shape[1:] + y.shape[1:]
     if theta0 is None:
-        theta0 = jnp.zeros(design.shape[1:] + y.shape[1:], design.dtype)
+        theta0 = jnp.zeros(shape, design.dtype)
     theta0 = checks.finite(theta0, "theta0", design.dtype)
-    if theta0.shape != design.shape[1:] + y.shape[1:]:
-        raise ValueError(
-            f"expected theta0 of shape {design.shape[1:] + y.shape[1:]}, got {theta0.shape}"
-        )
+    if theta0.shape != shape:
+        raise ValueError(f"expected theta0 of shape {shape}, got {theta0.shape}")
     residual, times = y - design @ theta0, jnp.atleast_1d(t)
     ridge = jnp.asarray(ridge, design.dtype)
     if len(x) <= design.shape[1]:  # the smaller of the two Gram matrices of the features

@@ -85,9 +85,8 @@ def _times(k, x, y, v):
         return jnp.concatenate([array, last]).reshape(-1, size, *array.shape[1:])
 
     weights = v.astype(dtype).reshape(len(v), -1)
-    weights = jnp.pad(weights, ((0, -len(v) % columns), (0, 0))).reshape(
-        -1, columns, weights.shape[1]
-    )
+    weights = jnp.pad(weights, ((0, -len(v) % columns), (0, 0)))
+    weights = weights.reshape(-1, columns, weights.shape[1])
 
     def band(some):
         @partial(jax.checkpoint, prevent_cse=False)
@@ -118,18 +117,18 @@ def _shared_out(mesh, function, gather, k, x, *rest):
         raise TypeError("expected mesh=None inside jax.jit and other transformations, got a mesh")
     mesh = Mesh(mesh.devices, mesh.axis_names)  # without axes of the explicit kind
     k, *rest = jax.tree.map(partial(spread, mesh), (k, *rest))
-    return _program(mesh, function, gather)(k, spread(mesh, x, rows=True), *rest)
+    return _program(mesh, function, gather)(k, spread(mesh, x, rows=True), rest)
 
 
 @lru_cache  # so that JAX recognises what it has compiled before
 def _program(mesh, function, gather):
     rows, whole = PartitionSpec(mesh.axis_names), PartitionSpec()
 
-    def run(k, x, *rest):
-        specs = (whole, rows, *[whole] * len(rest))
-        return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=rows, check_vma=False)(
-            k, x, *rest
-        )
+    @partial(
+        jax.shard_map, mesh=mesh, in_specs=(whole, rows, whole), out_specs=rows, check_vma=False
+    )
+    def run(k, x, rest):
+        return function(k, x, *rest)
 
     return jax.jit(run, out_shardings=NamedSharding(mesh, whole if gather else rows))
 

@@ -60,19 +60,9 @@ def dense(
     return Partial(_dense if trained else _frozen, sigma_w, sigma_b)
 
 
-@lru_cache  # so that JAX recognises a network that it has compiled before
-def _nonlinearity(activation):
-    kappa, kappa_dot = dual(activation)
-
-    def layer(s):
-        return State(
-            kappa(s.xx, s.xx, s.xx),
-            kappa(s.xx, s.xy, s.yy),
-            kappa(s.yy, s.yy, s.yy),
-            kappa_dot(s.xx, s.xy, s.yy) * s.theta,
-        )
-
-    return layer
+def _nonlinearity(kappa, kappa_dot, s):
+    xx, xy, yy = (kappa(*q) for q in ((s.xx, s.xx, s.xx), s[:3], (s.yy, s.yy, s.yy)))
+    return State(xx, xy, yy, kappa_dot(*s[:3]) * s.theta)
 
 
 def nonlinearity(activation: Activation = "relu") -> Layer:
@@ -80,7 +70,7 @@ def nonlinearity(activation: Activation = "relu") -> Layer:
 
     See :func:`ntkcourse.duals.dual`. It must act on Gaussian neurons: those of dense layers.
     """
-    return Partial(_nonlinearity(activation))
+    return Partial(_nonlinearity, *map(Partial, dual(activation)))
 
 
 def _sequence(layers, s):
@@ -169,7 +159,7 @@ def network(*layers: Layer) -> tuple[Kernel, Kernel]:
     return of_products(_nngp, layers), of_products(_ntk, layers)
 
 
-@lru_cache
+@lru_cache  # so that JAX recognises a network that it has compiled before
 def _repeated(times):
     def layer(layers, s):  # a few layers become one loop over pairs, many do not compile forever
         return jax.lax.fori_loop(

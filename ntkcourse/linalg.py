@@ -83,9 +83,8 @@ def _inverse_path_jvp(primals, tangents):
         divided = -g[:, None] * g[None] + jnp.where(cut[None], g[:, None] ** 2, 0)
         divided = divided + jnp.where(cut[:, None], g[None] ** 2, 0)
         change = divided * turned - d_ridge * jnp.diag(g**2)
-        return vectors @ (scaled(g, d_modes) + change @ modes), jnp.sum(
-            vectors * (vectors @ change), 1
-        )
+        d_diagonal = jnp.sum(vectors * (vectors @ change), 1)
+        return vectors @ (scaled(g, d_modes) + change @ modes), d_diagonal
 
     return inverse_path(*primals), jax.lax.map(one, (ridges, d_ridges))
 

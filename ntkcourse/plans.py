@@ -18,9 +18,9 @@ def equal(x, y, a, b):
 
 def solve(x, y, a, b):
     """An optimal plan as rows, columns and masses; n + m - 1 entries suffice, some may be 0."""
+    x, y = (np.asarray(c, float).reshape(len(c), -1) for c in (x, y))
     if equal(x, y, a, b):
         return np.arange(len(x)), _assignment(x, y), np.full(len(x), 1 / len(x))
-    x, y = (np.asarray(c, float).reshape(len(c), -1) for c in (x, y))
     a, b = (
         np.full(len(c), 1 / len(c)) if w is None else np.asarray(w, float)
         for w, c in ((a, x), (b, y))
@@ -35,8 +35,7 @@ def solve(x, y, a, b):
 
 
 def _assignment(x, y):
-    """The column of each row in the best assignment of two clouds of equal size, in NumPy."""
-    x, y = (np.asarray(c, float).reshape(len(c), -1) for c in (x, y))
+    """The column of each row in the best assignment of two clouds of equal size."""
     if x.shape[1] == 1:
         best = np.empty(len(x), int)
         best[np.argsort(x[:, 0], kind="stable")] = np.argsort(y[:, 0], kind="stable")

@@ -65,9 +65,8 @@ def log_marginal_likelihood(
     matrix = checks.solvable(gram(k, x)) + noise * jnp.eye(len(x), dtype=x.dtype)
     lower = jnp.linalg.cholesky(matrix)
     half = jax.scipy.linalg.solve_triangular(lower, y.reshape(len(y), -1), lower=True)
-    columns = half.shape[1]
     log_root = jnp.sum(jnp.log(jnp.diagonal(lower))) + len(x) * float(np.log(2 * np.pi)) / 2
-    value = -jnp.sum(half**2) / 2 - columns * log_root
+    value = -jnp.sum(half**2) / 2 - half.shape[1] * log_root
     if checks.known(value) and not bool(jnp.isfinite(value)):
         raise ValueError("expected a positive definite K + noise I, got a singular one: add noise")
     return value

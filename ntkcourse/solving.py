@@ -23,15 +23,14 @@ from ntkcourse.linalg import inverse, spectrum_cut
 class Factor(NamedTuple):
     """A + ridge I taken apart: its Cholesky factor, or the root of its (pseudo-)inverse.
 
-    Of the factor ``lower`` only the lower half counts; it is NumPy's if LAPACK was called itself.
+    Of a Cholesky factor only the lower half counts; it is NumPy's if LAPACK was called itself.
+    ``regular`` says whether it is one, None if that was known before any tracing, and ``full``
+    whether no eigenvalue was taken as 0.
     """
 
-    lower: Float[Array, "n n"] | None
-    root: Float[Array, "n n"] | None
-    regular: Bool[Array, ""]
-    """Whether lower is the one that counts."""
+    part: Float[Array, "n n"]
+    regular: Bool[Array, ""] | None
     full: Bool[Array, ""]
-    """Whether no eigenvalue was taken as 0."""
 
 
 def solver(matrix: Float[Array, "n n"], ridge) -> Partial:
@@ -56,9 +55,8 @@ def _cholesky(matrix, ridge):
         shifted = np.array(matrix).T  # columns first, as LAPACK has it, without moving anything
         np.fill_diagonal(shifted, np.diagonal(shifted) + np.asarray(ridge))
         largest = shifted.diagonal().max()
-        lower, failed = get_lapack_funcs("potrf", (shifted,))(
-            shifted, lower=1, overwrite_a=1, clean=0
-        )
+        potrf = get_lapack_funcs("potrf", (shifted,))
+        lower, failed = potrf(shifted, lower=1, overwrite_a=1, clean=0)
     else:
         shifted = matrix + ridge * jnp.eye(len(matrix), dtype=matrix.dtype)
         largest = jnp.max(jnp.diagonal(shifted))
@@ -71,20 +69,19 @@ def _inverse_root(matrix, ridge):
     """R with R R^T = (A + ridge I)^+, whether nothing was cut, and the size of rounding errors."""
     values, vectors = jnp.linalg.eigh(matrix)
     rounding = jnp.finfo(matrix.dtype).eps * values[-1]
-    gains = jnp.where(
-        ridge <= rounding, inverse(spectrum_cut(values)), 1 / (jnp.maximum(values, 0) + ridge)
-    )
+    shifted = 1 / (jnp.maximum(values, 0) + ridge)
+    gains = jnp.where(ridge <= rounding, inverse(spectrum_cut(values)), shifted)
     return vectors * jnp.sqrt(gains)[None], jnp.all(gains > 0), jnp.maximum(rounding, -values[0])
 
 
 def _factor_now(matrix, ridge):
     lower, regular = _cholesky(matrix, ridge)
     if regular:
-        return Factor(lower, None, regular, regular)
+        return Factor(lower, None, regular)
     del lower
     root, full, rounding = _inverse_root(matrix, ridge)
     _warn(matrix.dtype, ridge, rounding)
-    return Factor(None, root, regular, full)
+    return Factor(root, regular, full)
 
 
 # One matrix after the other under vmap: as a batch, both branches would run for every matrix.
@@ -96,10 +93,9 @@ def _factor(matrix, ridge):
         root, full, rounding = _inverse_root(matrix, ridge)
         if matrix.dtype == jnp.float32:  # float64 sees any sensible ridge, and a callback costs
             jax.debug.callback(partial(_warn, matrix.dtype), ridge, rounding)
-        return Factor(jnp.eye(len(matrix), dtype=matrix.dtype), root, regular, full)
+        return Factor(root, regular, full)
 
-    nothing = jnp.zeros_like(matrix)
-    return jax.lax.cond(regular, lambda: Factor(lower, nothing, regular, regular), singular)
+    return jax.lax.cond(regular, lambda: Factor(lower, regular, regular), singular)
 
 
 def _warn(dtype, ridge, rounding):
@@ -112,39 +108,37 @@ def _warn(dtype, ridge, rounding):
         )
 
 
-def _solve(factor, matrix, ridge, b):
-    if isinstance(factor.lower, np.ndarray) and checks.known(b):
-        from scipy.linalg import cho_solve
-
-        return jnp.asarray(cho_solve((factor.lower, True), np.asarray(b), check_finite=False))
-    return _solve_anywhere(factor, matrix, ridge, b)
-
-
 @jax.custom_jvp
-def _solve_anywhere(factor, matrix, ridge, b):
+def _solve(factor, matrix, ridge, b):
+    if isinstance(factor.part, np.ndarray) and checks.known(b):
+        from scipy.linalg import cho_solve as cho_solve_now
+
+        return jnp.asarray(cho_solve_now((factor.part, True), np.asarray(b), check_finite=False))
+
+    def by_cholesky(columns):
+        return cho_solve((factor.part, True), columns)
+
+    def by_root(columns):
+        return factor.part @ (factor.part.T @ columns)
+
     columns = b if b.ndim == 2 else b[:, None]
-    if factor.root is None:
-        solved = cho_solve((factor.lower, True), columns)
-    elif factor.lower is None:
-        solved = factor.root @ (factor.root.T @ columns)
+    if factor.regular is None:
+        solved = by_cholesky(columns)
+    elif checks.known(factor.regular):
+        solved = by_root(columns)
     else:
-        solved = jax.lax.cond(
-            factor.regular,
-            lambda c: cho_solve((factor.lower, True), c),
-            lambda c: factor.root @ (factor.root.T @ c),
-            columns,
-        )
+        solved = jax.lax.cond(factor.regular, by_cholesky, by_root, columns)
     return solved.reshape(b.shape)
 
 
-@_solve_anywhere.defjvp
+@_solve.defjvp
 def _solve_jvp(primals, tangents):
     factor, matrix, ridge, b = primals
     _, d_matrix, d_ridge, db = tangents
-    solve = partial(_solve_anywhere, factor, matrix, ridge)
+    solve = partial(_solve, factor, matrix, ridge)
     z = solve(b)
     dz = solve(db - d_matrix @ z - d_ridge * z)
-    if factor.root is not None:  # the derivative of a pseudo-inverse of constant rank
+    if factor.regular is not None:  # the derivative of a pseudo-inverse of constant rank
         outside = b - matrix @ z - ridge * z
         turned = d_matrix @ solve(z)
         range_turns = solve(solve(d_matrix @ outside)) + turned - solve(matrix @ turned)
@@ -177,9 +171,8 @@ def conjugate_gradients(k, x, y, ridge, tolerance, mesh=None) -> Array:
             alpha = alpha.reshape(y.shape)
             return alpha if mesh is None else spread(mesh, alpha)
         search, square = _turn(nystrom, rest, search, square)
-        alpha, rest = _move(
-            alpha, rest, search, product(k, x, x, search, mesh) + ridge * search, square
-        )
+        image = product(k, x, x, search, mesh) + ridge * search
+        alpha, rest = _move(alpha, rest, search, image, square)
     raise ValueError(
         f"expected a residual of {tolerance:.1e} of y after {STEPS} steps of conjugate gradients, "
         f"got {left:.1e}: take a larger ridge or tolerance, or points in float64"

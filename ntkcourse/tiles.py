@@ -1,13 +1,15 @@
 """Kernels as objects, and their values at all pairs of points, tile by tile."""
 
+import operator
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from ntkcourse import checks
@@ -16,9 +18,7 @@ TILE = 128
 """Rows and columns that are filled at once; a tile stays in the processor's cache."""
 
 
-@partial(
-    jax.tree_util.register_dataclass, data_fields=["parameters"], meta_fields=["formula", "matrix"]
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Kernel:
     """The kernel k(x, y) = ``formula(*parameters, x, y)``, which JAX traces through.
@@ -28,18 +28,18 @@ class Kernel:
     functions of two points and numbers >= 0 make new kernels.
     """
 
-    formula: Callable
+    formula: Callable = field(metadata={"static": True})
     parameters: tuple = ()
-    matrix: Callable | None = None
+    matrix: Callable | None = field(default=None, metadata={"static": True})
 
     def __call__(self, x: Array, y: Array):  # noqa: D102
         return self.formula(*self.parameters, x, y)
 
     def __add__(self, other):
-        return Kernel(_sum, (self, as_kernel(other)), _sums)
+        return Kernel(_entry, (Partial(operator.add), self, as_kernel(other)), _entries)
 
     def __mul__(self, other):
-        return Kernel(_product, (self, as_kernel(other)), _products)
+        return Kernel(_entry, (Partial(operator.mul), self, as_kernel(other)), _entries)
 
     __radd__, __rmul__ = __add__, __mul__
 
@@ -53,32 +53,20 @@ def as_kernel(k: Function | float) -> Kernel:
     if isinstance(k, Kernel):
         return k
     if callable(k):
-        return Kernel(_call, (jax.tree_util.Partial(k),))
+        return Kernel(operator.call, (Partial(k),))
     return Kernel(_constant, (checks.number(k, "a constant kernel", least=0),))
-
-
-def _call(k, x, y):
-    return k(x, y)
 
 
 def _constant(c, x, y):
     return jnp.asarray(c, x.dtype)
 
 
-def _sum(k, l, x, y):
-    return k(x, y) + l(x, y)
+def _entry(operation, k, l, x, y):
+    return operation(k(x, y), l(x, y))
 
 
-def _product(k, l, x, y):
-    return k(x, y) * l(x, y)
-
-
-def _sums(k, l, x, y):
-    return block(k, x, y) + block(l, x, y)
-
-
-def _products(k, l, x, y):
-    return block(k, x, y) * block(l, x, y)
+def _entries(operation, k, l, x, y):
+    return operation(block(k, x, y), block(l, x, y))
 
 
 class Products(NamedTuple):
@@ -97,8 +85,7 @@ def of_products(formula: Callable, *parameters, lengthscale=1.0) -> Kernel:
     One formula serves two points, whose products are formed as written, and matrices, whose
     products are matrix products: see ``products``.
     """
-    point, matrix = _by_products(formula)
-    return Kernel(point, (lengthscale, parameters), matrix)
+    return Kernel(_of_points, (Partial(formula), lengthscale, parameters), _of_rows)
 
 
 def difference(x: Array, y: Array, lengthscale) -> Array:
@@ -108,29 +95,24 @@ def difference(x: Array, y: Array, lengthscale) -> Array:
 
 
 def _divided(point, lengthscale):
-    if jnp.ndim(lengthscale) == 0:
-        return point / lengthscale  # a number of Python: the dtype stays that of the point
-    if lengthscale.shape != point.shape:
+    lengthscale = jnp.asarray(lengthscale, point.dtype)  # the result has the dtype of the point
+    if lengthscale.ndim > 0 and lengthscale.shape != point.shape:
         raise ValueError(
             f"expected one lengthscale for each of {point.size} coordinates, got {lengthscale.size}"
         )
-    return point / lengthscale.astype(point.dtype)
+    return point / lengthscale
 
 
-@lru_cache
-def _by_products(formula):  # cached, so that JAX recognises a kernel that it has compiled before
-    def point(lengthscale, parameters, x, y):
-        apart = jnp.sum(difference(x, y, lengthscale) ** 2)
-        x, y = (_divided(p.ravel(), lengthscale) for p in checks.pair(x, y))
-        return formula(
-            *parameters, Products(jnp.dot(x, x), jnp.dot(x, y), jnp.dot(y, y), apart, x.size)
-        )
+def _of_points(formula, lengthscale, parameters, x, y):
+    apart = jnp.sum(difference(x, y, lengthscale) ** 2)
+    x, y = (_divided(p.ravel(), lengthscale) for p in checks.pair(x, y))
+    known = Products(jnp.dot(x, x), jnp.dot(x, y), jnp.dot(y, y), apart, x.size)
+    return formula(*parameters, known)
 
-    def matrix(lengthscale, parameters, x, y):
-        x, y = (p.reshape(len(p), -1) for p in (x, y))
-        return formula(*parameters, Products(*products(x, y, lengthscale), x.shape[1]))
 
-    return point, matrix
+def _of_rows(formula, lengthscale, parameters, x, y):
+    x, y = (p.reshape(len(p), -1) for p in (x, y))
+    return formula(*parameters, Products(*products(x, y, lengthscale), x.shape[1]))
 
 
 def products(
@@ -151,11 +133,9 @@ def products(
         return jnp.sum(jax.vmap(divide)(x[:, None] - y[None]) ** 2, -1)
 
     if 0 < x.shape[1] <= 8:  # coordinate by coordinate: the processor works along the columns
-        scales = [lengthscale] * x.shape[1]
-        if jnp.ndim(lengthscale) > 0:
-            scales = lengthscale.astype(x.dtype)
+        scales = jnp.broadcast_to(jnp.asarray(lengthscale, x.dtype), x.shape[1:])
         pairs = zip(x.T, y.T, scales, strict=True)
-        return *squares, sum(_divided(a[:, None] - b[None], l) ** 2 for a, b, l in pairs)
+        return *squares, sum(((a[:, None] - b[None]) / l) ** 2 for a, b, l in pairs)
     centre = (jnp.mean(u, 0) + jnp.mean(v, 0))[None] / 2
     u, v = u - centre, v - centre
     norms = jnp.sum(u**2, 1)[:, None] + jnp.sum(v**2, 1)[None]
@@ -191,8 +171,8 @@ def entry_dtype(k: Kernel, x: Array, y: Array):
 
 def tile_size(k, x, y):
     """Rows of a tile: fewer than TILE if k makes large arrays on the way (convolutions do)."""
-    if k.matrix in (_sums, _products):
-        return min(tile_size(part, x, y) for part in k.parameters)
+    if k.matrix is _entries:
+        return min(tile_size(part, x, y) for part in k.parameters[1:])
     if k.matrix is not None:
         return TILE
 
@@ -208,6 +188,10 @@ def tile_size(k, x, y):
     return max(1, int(TILE / np.sqrt(max(1, per_pair))))
 
 
+def _mirrored(tile):
+    return jnp.tril(tile) + jnp.tril(tile, -1).T
+
+
 @partial(jax.jit, static_argnums=3)
 def fill(k, x, y, symmetric):
     """The matrix k(x_i, y_j); memory beyond the result is that of one tile."""
@@ -215,12 +199,10 @@ def fill(k, x, y, symmetric):
     tile = tile_size(k, x, y)
     rows, columns = min(tile, n), min(tile, m)
     every = np.ndindex(-(-n // rows), -(-m // columns))
+    tiles = [(i, j) for i, j in every if j <= i or not symmetric]
     # the last tile of a row or column is pushed back to end at the border and overlaps its
     # neighbour; the order (diagonal tile last in its row) keeps the overlap symmetric
-    corners = np.array(
-        [(min(i * rows, n - rows), min(j * columns, m - columns))
-         for i, j in every if j <= i or not symmetric]
-    )  # fmt: skip
+    corners = np.minimum(np.multiply(tiles, (rows, columns)), (n - rows, m - columns))
 
     def put(step, matrix):
         i, j = jnp.asarray(corners)[step]
@@ -229,9 +211,7 @@ def fill(k, x, y, symmetric):
         tile = block(k, xs, ys)
         if symmetric:
             # a cond, for jnp.where would be fused with the kernel and compute it many times over
-            tile = jax.lax.cond(
-                i == j, lambda t: jnp.tril(t) + jnp.tril(t, -1).T, lambda t: t, tile
-            )
+            tile = jax.lax.cond(i == j, _mirrored, lambda t: t, tile)
             matrix = jax.lax.dynamic_update_slice(matrix, tile.T, (j, i))
         return jax.lax.dynamic_update_slice(matrix, tile, (i, j))
 

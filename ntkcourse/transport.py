@@ -51,17 +51,13 @@ def wasserstein2(
     """
     x, y, a, b = _clouds(x, y, a, b)
     known = all(map(checks.known, (x, y, a, b)))
-    if known and x.shape[1:] == (1,) and len(x) == len(y) and a is None and b is None:
+    if known and x.shape[1:] == (1,) and plans.equal(x, y, a, b):
         # the most frequent case: sorting values is much faster than sorting indices
         u, v = (np.sort(np.asarray(c)[:, 0]).astype(float, copy=False) for c in (x, y))
         return jnp.asarray(np.sqrt(np.mean((u - v) ** 2)), x.dtype)
     rows, columns, masses = _plan(x, y, a, b)
-    if known:
-        x_rows, y_rows = np.asarray(x, float)[rows], np.asarray(y, float)[columns]
-    else:
-        x_rows, y_rows = x[rows], y.astype(x.dtype)[columns]
-    costs = ((x_rows - y_rows) ** 2).reshape(len(rows), -1).sum(1)
-    square = masses @ costs
+    start, end = (np.asarray(c, float) if known else c.astype(x.dtype) for c in (x, y))
+    square = masses @ ((start[rows] - end[columns]) ** 2).reshape(len(rows), -1).sum(1)
     return jnp.asarray(np.sqrt(square), x.dtype) if known else root(square)
 
 
@@ -72,14 +68,12 @@ def _plan(x, y, a, b):
     size = len(x) if plans.equal(x, y, a, b) else len(x) + len(y) - 1
     index = jax.ShapeDtypeStruct((size,), np.int32)
     shapes = index, index, jax.ShapeDtypeStruct((size,), x.dtype)
+
+    def solve(*clouds):
+        return jax.tree.map(lambda p, s: p.astype(s.dtype), plans.solve(*clouds), shapes)
+
     arrays = jax.lax.stop_gradient((x, y, a, b))
-    return jax.pure_callback(
-        lambda *clouds: tuple(
-            np.asarray(part, shape.dtype)
-            for part, shape in zip(plans.solve(*clouds), shapes, strict=True)
-        ),
-        shapes, *arrays, vmap_method="sequential",
-    )  # fmt: skip
+    return jax.pure_callback(solve, shapes, *arrays, vmap_method="sequential")
 
 
 def coupling(
