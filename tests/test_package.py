@@ -22,10 +22,9 @@ def lines(module: str) -> int:
     text = (ROOT / "ntkcourse" / f"{module}.py").read_text()
     said = set()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
-            node
-        ):
-            said |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+        # a string that is a statement documents a module, a function or the constant above it
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            said |= set(range(node.lineno, node.end_lineno + 1))
     code = (line.strip() for i, line in enumerate(text.splitlines(), 1) if i not in said)
     return sum(1 for line in code if line and line[0] != "#")
 
@@ -37,7 +36,7 @@ def test_a_module_has_at_most_250_lines(module):
 
 def test_the_library_is_read_in_one_sitting():
     counts = {module: lines(module) for module in CORE}
-    assert sum(counts.values()) <= 2690, f"{sum(counts.values())}: {counts}"
+    assert sum(counts.values()) <= 2520, f"{sum(counts.values())}: {counts}"
 
 
 def run(code: str, folder: Path) -> str:
