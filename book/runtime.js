@@ -113,17 +113,4 @@ const rt = {
     });
     return [x];
   },
-  // stable, NaN last; the other arrays follow the first
-  sort(...given) {
-    const keys = given[0], shape = given[1], arrays = given.filter((_, k) => k % 2 === 0);
-    const results = arrays.map((array) => array.slice());
-    rt.each(shape, 1, (start, end) => {
-      const rank = (x) => (Number.isNaN(x) ? 1 : 0);
-      const order = Array.from({ length: end - start }, (_, i) => start + i).sort(
-        (i, j) => rank(keys[i]) - rank(keys[j]) || (keys[i] < keys[j] ? -1 : keys[i] > keys[j] ? 1 : 0),
-      );
-      results.forEach((result, k) => order.forEach((from, to) => (result[start + to] = arrays[k][from])));
-    });
-    return results;
-  },
 };
