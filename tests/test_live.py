@@ -120,9 +120,13 @@ CASES = {
         lambda x: (jnp.sum((e := jnp.exp(x)) * e + e, 1), jnp.sin(e) + e[:1] * e, e[0, 0] + x),
         {"x": A},
     ),
-    "shared_row": (lambda x: jnp.sum((x[:, None] / 3 < x[None] * 2) * (x / 7)[:, None], 0), {"x": V[:4]}),
+    "shared_row": (
+        lambda x: jnp.sum((x[:, None] / 3 < x[None] * 2) * (x / 7)[:, None], 0), {"x": V[:4]}
+    ),
     "outer": (lambda x: (s := jnp.outer(x, x + 1) + x) * jnp.sin(s) @ x, {"x": V[:4]}),
-    "not_a_number": (lambda x: jnp.where(x > 0, jnp.nan, x) + jnp.array([0.0, -0.0, jnp.nan, 1]), {"x": V[:4]}),
+    "not_a_number": (
+        lambda x: jnp.where(x > 0, jnp.nan, x) + jnp.array([0.0, -0.0, jnp.nan, 1]), {"x": V[:4]}
+    ),
     "uniform": (lambda x: jnp.full((3, 2), x[1] * 2 + 1).T * 3, {"x": V}),
     "one_meets_many": (lambda x: lax.add_p.bind(x, 2 * x), {"x": A}),
     "scalars": (lambda s: (s * 2 + 1, jnp.sin(s), s > 0), {"s": np.array(0.4)}),
@@ -382,7 +386,7 @@ FAULTS = {
         ('f"Math.trunc{text}" if', 'f"Math.floor{text}" if'),
         ("key = (name, *names, str(params))", "key = (name, *names)"),
         ('["0" if n == 1 else i for i, n in', '[i for i, n in'),
-        ("len(texts := set(map(number, entries))) == 1", "set(map(number, entries)) and (texts := {number(entries[0])})"),
+        ("set(map(number, entries))) == 1", "set(map(number, entries[:1]))) == 1"),
         ("if int(eqn.params[\"rounding_method\"]) == 1", "if True"),
         ("if place.uniform:\n", "if place.cheap:\n"),
         ("{name}.slice()", "{name}"),
@@ -394,7 +398,7 @@ FAULTS = {
     ],
     "runtime.js": [
         ("x === 1 || (x === -1", "(x === -1"),
-        ("return r - x === 0.5 && r % 2 ? r - 1 : r", "return r"),
+        ("x + 6755399441055744 - 6755399441055744", "Math.round(x)"),
         ("a[i * n + i] - a[j * n + j]", "a[j * n + j] - a[i * n + i]"),
         ("a[i] = c * x - s * y", "a[i] = c * x + s * y"),
         ("if (i === j && !(s > 0)) return", "if (false) return"),
