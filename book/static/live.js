@@ -3,8 +3,9 @@
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
-  const BUDGET = 7; // milliseconds of a frame that computing may take
+  const BUDGET = 6; // milliseconds of a frame that computing may take
   const READ = 150; // milliseconds for which a sentence stands at least
+  const WIDER = [1, 2, 5, 10, 20, 50, 100]; // how many times as high as given axes may become
   const clamp = (v, a, b) => Math.min(Math.max(v, a), b);
   const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
@@ -24,6 +25,8 @@
 
   // "σ_w" with its index below the line
   const indexed = (label) => label.split(/(_\w)/).map((part) => (part[0] === "_" ? make("sub", {}, part[1]) : part));
+
+  const among = (panel) => (panel.layers.some((layer) => layer.kind === "dots") ? "rings" : "");
 
   // mulberry32, then Box and Muller: the same numbers as ntkcourse.live.normals
   function normals(seed, count) {
@@ -51,12 +54,16 @@
   class Panel {
     constructor(spec, id) {
       this.spec = spec;
+      this.wider = 1;
+      this.curves = spec.layers.filter((layer) => /^(lines?|band)$/.test(layer.kind) && spec.y[0] === -spec.y[1]);
       this.frame = make("g", { "aria-hidden": "true" });
       this.marks = make("g", { "clip-path": `url(#${id})`, "aria-hidden": "true" });
-      this.handles = make("g");
+      // among particles a handle is a ring, and they are drawn over it: it hides none
+      const rings = among(spec);
+      this.handles = make("g", { class: rings });
       this.clip = make("rect");
       this.svg = make("svg", { role: "group", "aria-label": `${spec.labels[1]} over ${spec.labels[0]}` },
-        make("defs", {}, make("clipPath", { id }, this.clip)), this.frame, this.marks, this.handles);
+        make("defs", {}, make("clipPath", { id }, this.clip)), this.frame, ...(rings ? [this.handles, this.marks] : [this.marks, this.handles]));
       this.shapes = spec.layers.map((layer) => {
         // in tenths of a pixel: whole numbers are written and read fast
         const group = make("g", { class: `look-${layer.look} kind-${layer.kind}`, transform: "scale(0.1)" });
@@ -71,13 +78,13 @@
       this.svg.setAttribute("height", height);
       Object.entries({ x: box.left, y: box.top, width: box.right - box.left, height: box.bottom - box.top })
         .forEach(([k, v]) => this.clip.setAttribute(k, v));
-      const { x, y } = this.spec;
+      const { x } = this.spec, y = this.spec.y.map((v) => this.wider * v);
       this.columns = {};
       this.drawn = []; // the results behind each layer: what is the same is not drawn again
       this.px = (v) => box.left + ((v - x[0]) / (x[1] - x[0])) * (box.right - box.left);
       this.py = (v) => box.bottom - ((v - y[0]) / (y[1] - y[0])) * (box.bottom - box.top);
       this.ux = (p) => clamp(x[0] + ((p - box.left) / (box.right - box.left)) * (x[1] - x[0]), ...x);
-      this.uy = (p) => clamp(y[0] + ((box.bottom - p) / (box.bottom - box.top)) * (y[1] - y[0]), ...y);
+      this.uy = (p) => clamp(y[0] + ((box.bottom - p) / (box.bottom - box.top)) * (y[1] - y[0]), ...this.spec.y);
       const line = (x1, y1, x2, y2, kind) => make("line", { x1, y1, x2, y2, class: kind });
       const label = (at, anchor, ...words) => make("text", { ...at, "text-anchor": anchor }, ...words);
       const middle = (box.top + box.bottom) / 2;
@@ -93,6 +100,23 @@
         label({ x: (box.left + box.right) / 2, y: height - 8 }, "middle", this.spec.labels[0]),
         label({ x: 12, y: middle, transform: `rotate(-90 12 ${middle})` }, "middle", this.spec.labels[1]),
       );
+    }
+    // axes that curves would leave become higher, by a round factor, and lower again when all have room;
+    // says whether they did
+    fit(results, held) {
+      const values = this.curves.flatMap((layer) => layer.of.map((name) => results[name] ?? []));
+      const outside = (top) => {
+        let count = 0, all = 0;
+        for (const curve of values) {
+          for (let k = 0; k < curve.length; k++) if (Math.abs(curve[k]) > top) count++;
+          all += curve.length;
+        }
+        return count / (all || 1);
+      };
+      const room = (times) => (times >= this.wider ? 0.02 : held ? -1 : 0);
+      const before = this.wider;
+      this.wider = WIDER.find((times) => outside(times * this.spec.y[1]) <= room(times)) ?? WIDER.at(-1);
+      return this.wider !== before;
     }
     // places in tenths of a pixel; far outside is as good as infinity
     across(x) {
@@ -267,7 +291,7 @@
       this.panels = spec.panels.map((panel, k) => new Panel(panel, `live-${number}-${k}`));
       const stage = make("div", { class: "live-stage" }, ...this.panels.map((p) => make("div", {}, p.svg)));
       const keys = spec.panels.flatMap((panel) => panel.layers.filter((layer) => layer.label).map((layer) =>
-        make("span", { class: `live-key look-${layer.look} kind-${layer.kind}` }, layer.label + (layer.label === "data" ? ": drag it" : ""))));
+        make("span", { class: `live-key look-${layer.look} kind-${layer.kind} ${among(panel)}` }, layer.label + (layer.label === "data" ? ": drag it" : ""))));
       this.controls = Object.fromEntries(spec.controls.map((control) => [control.name, this.control(control)]));
       this.buttons = make("div", { class: "live-buttons" });
       this.caption = make("figcaption", { class: "live-text" }, "\u00a0");
@@ -295,6 +319,15 @@
       if (!this.panels[0].svg.parentElement.clientWidth) return;
       this.panels.forEach((panel) => { panel.layout(); panel.draw(this.results); });
       this.data?.show();
+    }
+    draw() {
+      this.panels.forEach((panel) => {
+        if (panel.fit(this.results, this.data?.held)) {
+          panel.layout();
+          this.data?.show();
+        }
+        panel.draw(this.results);
+      });
     }
     button(words, act) {
       const made = make("button", { type: "button" }, words);
@@ -376,7 +409,7 @@
       this.figure.classList.toggle("is-training", this.chasing);
       if (this.playing && spec.time) this.tick(now);
       if (saw || looked) {
-        this.panels.forEach((panel) => panel.draw(this.results));
+        this.draw();
         this.speak();
       }
       this.took = performance.now() - begun;
