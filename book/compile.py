@@ -11,7 +11,6 @@ else, and a constant of more than LARGEST entries, is an error that names functi
 No random numbers: draw them before, and give them to the function.
 """
 
-import hashlib
 import json
 import math
 import re
@@ -82,7 +81,7 @@ def opened(program) -> tuple[Jaxpr, list]:
 
 def called(eqn) -> Jaxpr | ClosedJaxpr | None:
     """The program that a call (jit, custom_jvp_call, remat, ...) runs with its own operands."""
-    if eqn.primitive.name in ("scan", "while", "cond"):
+    if eqn.primitive.name in OWN_PROGRAMS:
         return None
     programs = [p for p in eqn.params.values() if isinstance(p, (Jaxpr, ClosedJaxpr))]
     return next((p for p in programs if len(opened(p)[0].invars) == len(eqn.invars)), None)
@@ -99,6 +98,8 @@ def constant(value, dtype=None) -> Var:
     return Var(value.shape, value.dtype, value)
 
 
+OWN_PROGRAMS = {"scan", "cond"}
+"""Primitives that run a program other than once, with their operands."""
 SAME = {"stop_gradient", "copy", "copy_p", "reduce_precision", "optimization_barrier", "pvary"}
 
 
@@ -155,8 +156,7 @@ class Flat:
             else id(var)
             for var in ins
         ]
-        again = name not in ("scan", "while", "cond")
-        key = (name, *names, str(params)) if again else object()
+        key = (name, *names, str(params)) if name not in OWN_PROGRAMS else object()
         if key not in self.seen:
             outs = [variable(v.aval) for v in eqn.outvars]
             self.eqns.append(Eqn(name, ins, outs, params))
@@ -167,15 +167,11 @@ class Flat:
 # From equations to JavaScript
 
 
-def strides(shape) -> list[int]:
-    """Steps through entries in order."""
-    return [math.prod(shape[k + 1 :]) for k in range(len(shape))]
-
-
 def flat(index: list[str], shape) -> str:
     """The position, in order, of the entry with this index."""
-    steps = zip(index, strides(shape), strict=True)
-    terms = [i if s == 1 else f"{i}*{s}" for i, s in steps if i != "0"]
+    steps = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
+    pairs = zip(index, steps, strict=True)
+    terms = [i if s == 1 else f"{i}*{s}" for i, s in pairs if i != "0"]
     return "+".join(terms) or "0"
 
 
@@ -193,8 +189,10 @@ def number(x) -> str:
     return f"({text})" if text[0] == "-" else text
 
 
-def offset(i: str, by: int) -> str:
-    """An index moved by a number."""
+def offset(i: str, by: int | str) -> str:
+    """An index moved by a number, or by the value of a name."""
+    if isinstance(by, str):
+        return f"({by}+{i})"
     return i if by == 0 else str(int(i) + by) if i.isdigit() else f"({i}{by:+d})"
 
 
@@ -406,11 +404,11 @@ class Writer:
         if place.uniform:
             self.places[out] = self.at_number(out, place.at([]))
             return
-        moved = VIEWS[eqn.name](self, eqn)
-        if moved is None:  # all entries in the same order
+        long = [[n for n in var.shape if n != 1] for var in (source, out)]
+        if VIEWS[eqn.name] is reshape and long[0] != long[1]:  # all entries in the same order
             self.places[out] = self.at_array(out, self.store(source))
         else:
-            at = lambda index: place.at(moved(index))  # noqa: E731
+            at = lambda index: place.at(VIEWS[eqn.name](eqn, index))  # noqa: E731
             self.places[out] = Place(at) if place.cheap else self.lazy(out, at)
         if out.shape == ():
             found = self.places[out]
@@ -649,57 +647,38 @@ OFTEN = {"dot_general", "gather", "dynamic_update_slice"}
 """Rules that read an entry more than once."""
 
 
-# Views: the index of the operand, for an index of the result; None: the entries in order
+# Views: the index of the operand, for an index of the result
 
 
-def broadcast_in_dim(w, eqn):
-    shape, dims = eqn.ins[0].shape, eqn.params["broadcast_dimensions"]
-    return lambda index: at_ones([index[d] for d in dims], shape)
+def broadcast_in_dim(eqn, index):
+    return at_ones([index[d] for d in eqn.params["broadcast_dimensions"]], eqn.ins[0].shape)
 
 
-def reshape(w, eqn):
-    old, new = eqn.ins[0].shape, eqn.outs[0].shape
-    if [n for n in old if n != 1] != [n for n in new if n != 1]:
-        return None
-
-    def moved(index):  # only axes of length 1 come and go
-        long = iter([i for i, n in zip(index, new, strict=True) if n != 1])
-        return ["0" if n == 1 else next(long) for n in old]
-
-    return moved
+def reshape(eqn, index):  # only axes of length 1 come and go
+    long = iter([i for i, n in zip(index, eqn.outs[0].shape, strict=True) if n != 1])
+    return ["0" if n == 1 else next(long) for n in eqn.ins[0].shape]
 
 
-def transpose(w, eqn):
+def transpose(eqn, index):
     order = eqn.params["permutation"]
-    return lambda index: [index[order.index(d)] for d in range(len(order))]
+    return [index[order.index(d)] for d in range(len(order))]
 
 
-def rev(w, eqn):
+def rev(eqn, index):
     dims, shape = eqn.params["dimensions"], eqn.ins[0].shape
-    return lambda index: [f"({shape[d] - 1}-{i})" if d in dims else i for d, i in enumerate(index)]
+    return [f"({shape[d] - 1}-{i})" if d in dims else i for d, i in enumerate(index)]
 
 
-def slice_(w, eqn):
+def slice_(eqn, index):
     starts = eqn.params["start_indices"]
     steps = eqn.params["strides"] or (1,) * len(starts)
-    return lambda index: [
-        offset(i if s == 1 or i == "0" else f"({i}*{s})", start)
-        for i, start, s in zip(index, starts, steps, strict=True)
-    ]
-
-
-def dynamic_slice(w, eqn):
-    sizes, shape = eqn.params["slice_sizes"], eqn.ins[0].shape
-    starts = []
-    for var, n, m in zip(eqn.ins[1:], shape, sizes, strict=True):
-        starts.append(w.named(clamped(w.place(var).at([]), n - m)))
-    return lambda index: [f"({s}+{i})" for s, i in zip(starts, index, strict=True)]
+    scaled = [i if s == 1 or i == "0" else f"({i}*{s})" for i, s in zip(index, steps, strict=True)]
+    return [offset(i, start) for i, start in zip(scaled, starts, strict=True)]
 
 
 VIEWS = {
     "broadcast_in_dim": broadcast_in_dim, "reshape": reshape, "squeeze": reshape,
     "expand_dims": reshape, "transpose": transpose, "rev": rev, "slice": slice_,
-    "dynamic_slice": dynamic_slice,
 }  # fmt: skip
 
 
@@ -708,14 +687,17 @@ VIEWS = {
 
 def split(w, eqn):
     axis, start = eqn.params["axis"], 0
-    source = w.at_array(eqn.ins[0], w.store(eqn.ins[0]))
     for out in eqn.outs:
-
-        def at(index, start=start):
-            return source.at([offset(i, start) if d == axis else i for d, i in enumerate(index)])
-
-        w.places[out] = Place(at)
+        starts = [start if d == axis else 0 for d in range(len(out.shape))]
+        w.view(Eqn("slice", eqn.ins, [out], {"start_indices": starts, "strides": None}))
         start += out.shape[axis]
+
+
+def dynamic_slice(w, eqn):
+    (source, *at), sizes, starts = eqn.ins, eqn.params["slice_sizes"], []
+    for var, n, m in zip(at, source.shape, sizes, strict=True):
+        starts.append(w.named(clamped(w.place(var).at([]), n - m)))
+    w.view(Eqn("slice", [source], eqn.outs, {"start_indices": starts, "strides": None}))
 
 
 def scatter(w, eqn):
@@ -784,22 +766,6 @@ def scan(w, eqn):
     w.put(eqn.outs, [*names, *stores])
 
 
-def while_(w, eqn):
-    p = eqn.params
-    a, b = p["cond_nconsts"], p["cond_nconsts"] + p["body_nconsts"]
-    for var in eqn.ins:
-        w.store(var)
-    state = eqn.ins[b:]
-    names = carried(w, state)
-    places = [*map(w.at_array, state, names)]
-    w.lines.append("for(;;){")
-    (go,) = w.program(p["cond_jaxpr"], [*map(w.place, eqn.ins[:a]), *places])
-    w.lines.append(f"if(!({w.store(go)}))break;")
-    assign(w, names, w.program(p["body_jaxpr"], [*map(w.place, eqn.ins[a:b]), *places]))
-    w.lines.append("}")
-    w.put(eqn.outs, names)
-
-
 def cond(w, eqn):
     which, *arguments = [w.store(var) for var in eqn.ins]
     places = [w.at_array(v, name) for v, name in zip(eqn.ins[1:], arguments, strict=True)]
@@ -832,8 +798,8 @@ def solve_options(w, eqn):
 
 
 STATEMENTS = {
-    "split": split, "scatter": scatter, "scatter-add": scatter, "scatter_add": scatter,
-    "scan": scan, "while": while_, "cond": cond, "eigh": runtime("eigh"),
+    "split": split, "dynamic_slice": dynamic_slice, "scatter": scatter, "scatter-add": scatter,
+    "scatter_add": scatter, "scan": scan, "cond": cond, "eigh": runtime("eigh"),
     "cholesky": runtime("cholesky"), "triangular_solve": runtime("solve", solve_options),
 }  # fmt: skip
 
@@ -876,17 +842,3 @@ def runtime_text() -> str:
     series = chebyshev.chebinterpolate(lambda z: erfcx(3.75 * (1 + z) / (1 - z)), 30)
     text = RUNTIME.read_text().replace("[/* erfcx */]", json.dumps(series.tolist()))
     return text.replace("[/* erf */]", json.dumps(erf(np.arange(49) / 8).tolist()))
-
-
-def cached(folder: Path, name: str, sources: list[Path], make: Callable[[], str]) -> str:
-    """The text that ``make`` gives, kept in ``folder`` for as long as no source changes."""
-    paths = sorted({*sources, Path(__file__), RUNTIME})
-    digest = hashlib.sha256(jax.__version__.encode() + b"".join(p.read_bytes() for p in paths))
-    kept = folder / f"{name}-{digest.hexdigest()[:16]}.js"
-    if not kept.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        text = make()
-        for old in folder.glob(f"{name}-????????????????.js"):
-            old.unlink()
-        kept.write_text(text)
-    return kept.read_text()
