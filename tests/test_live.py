@@ -752,6 +752,42 @@ def test_a_flow_goes_on_when_a_point_moves_and_a_training_begins_anew(show):
     assert np.max(np.abs(again["network"] - first["network"])) > 1e-3
 
 
+def test_axes_follow_curves_that_would_leave_them(show):
+    page = show("welcome")
+    wider = "document.querySelector('figure.live').live.panels[0].wider"
+    weights, reach = page.locator("input[type=range]").nth(1), "e => [e.value, e.max]"
+    start, most = weights.evaluate(reach)
+    assert page.evaluate(wider) == 1
+    page.locator("select").first.select_option(label="relu")
+    weights.fill(most)
+    rest(page)
+    made, top = results(page), 3 * page.evaluate(wider)
+    assert np.max(np.abs(made["high"])) > 3
+    curves = np.concatenate([made[k] for k in ("low", "high", "mean", "curves")])
+    assert np.mean(np.abs(curves) > top) <= 0.02
+    labels = page.locator(".live-stage text").all_text_contents()
+    assert "10" in labels
+    page.locator("select").first.select_option(label="erf")
+    weights.fill(start)
+    rest(page)
+    assert page.evaluate(wider) == 1
+
+
+def test_a_handle_hides_no_particle(show):
+    page = show("mf-potential")
+    handles = page.locator(".live-stage .rings")
+    order = "e => Boolean(e.compareDocumentPosition(document.querySelector('.kind-dots')) & 4)"
+    assert handles.evaluate(order)
+    datum = handles.locator(".datum").first
+    assert datum.evaluate("e => getComputedStyle(e).fillOpacity") == "0"
+    box = datum.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"], box["y"] + 40, steps=3)
+    page.mouse.up()
+    assert abs(datum.bounding_box()["y"] + box["height"] / 2 - box["y"] - 40) < 2
+
+
 # In Python
 
 
