@@ -255,9 +255,9 @@ class Writer:
         """The place of a value whose entries are all this number."""
         return Place(lambda index: text, text if var.shape == () else None, uniform=True)
 
-    def named(self, text: str) -> str:
+    def named(self, text: str, kind: str = "s") -> str:
         """A new name for a number."""
-        name = self.fresh("s")
+        name = self.fresh(kind)
         self.lines.append(f"const {name}={text};")
         return name
 
@@ -275,11 +275,8 @@ class Writer:
 
     def bind(self, text: str) -> str:
         """A name for a number that the expression in hand reads more than once."""
-        if re.fullmatch(r"\w+|\(-[\d.e+-]+\)", text):
-            return text
-        name = self.fresh("r")
-        self.lines.append(f"const {name}={text};")
-        return name
+        short = re.fullmatch(r"\w+|\(-[\d.e+-]+\)", text)
+        return text if short else self.named(text, "r")
 
     def lazy(self, var: Var, at: Callable[[list[str]], str], *, cheap: bool = False) -> Place:
         """The place of a value that is not stored; a loop that reads an entry again names it."""
@@ -288,8 +285,7 @@ class Writer:
             if self.bound is None or len(var.readers) == 1:
                 return at(index)
             if (var, *index) not in self.bound:
-                text = self.bind(at(index))
-                self.bound[var, *index] = text
+                self.bound[var, *index] = self.bind(at(index))
             return self.bound[var, *index]
 
         return Place(once, cheap=cheap)

@@ -3,7 +3,7 @@
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
-  const BUDGET = 6; // milliseconds of a frame that computing may take
+  const BUDGET = 5; // milliseconds of a frame that computing may take
   const READ = 150; // milliseconds for which a sentence stands at least
   const WIDER = [1, 2, 5, 10, 20, 50, 100]; // how many times as high as given axes may become
   const clamp = (v, a, b) => Math.min(Math.max(v, a), b);
