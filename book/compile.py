@@ -1,8 +1,8 @@
 """JAX functions as plain JavaScript: a walk over the jaxpr, made when the site is built.
 
 A rule says what *one entry* of a result is, as an expression in entries of the operands. A value
-that is read once is never stored: its expression stands inside the loop that reads it. What only
-moves entries (reshape, transpose, slice, broadcast, ...) changes the index and copies nothing. The
+that only one loop reads is never stored: its expression stands inside that loop. What only moves
+entries (reshape, transpose, slice, broadcast, ...) changes the index and copies nothing. The
 other values are arrays; each is made by a small function, a loop, shared by all equal loops.
 
 Supported: float64, integers of 32 bits, bool; the primitives of ENTRY, REDUCTIONS, VIEWS and
@@ -11,13 +11,13 @@ else, and a constant of more than LARGEST entries, is an error that names functi
 No random numbers: draw them before, and give them to the function.
 """
 
-import hashlib
 import json
 import math
 import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,12 +36,16 @@ class CompileError(Exception):
 
 @dataclass(eq=False)
 class Var:
-    """A variable of the program: shape, dtype, for a constant its entries, how often it is read."""
+    """A variable of the program: shape, dtype, for a constant its entries, which loops read it."""
 
     shape: tuple
     dtype: np.dtype
     constant: np.ndarray | None = None
-    readers: int = 0
+    readers: list = field(default_factory=list)
+    """For each time that it is read an object that stands for the loop."""
+
+    def in_one_loop(self) -> bool:
+        return len(set(map(id, self.readers))) == 1
 
 
 @dataclass(eq=False)
@@ -77,7 +81,7 @@ def opened(program) -> tuple[Jaxpr, list]:
 
 def called(eqn) -> Jaxpr | ClosedJaxpr | None:
     """The program that a call (jit, custom_jvp_call, remat, ...) runs with its own operands."""
-    if eqn.primitive.name in ("scan", "while", "cond"):
+    if eqn.primitive.name in OWN_PROGRAMS:
         return None
     programs = [p for p in eqn.params.values() if isinstance(p, (Jaxpr, ClosedJaxpr))]
     return next((p for p in programs if len(opened(p)[0].invars) == len(eqn.invars)), None)
@@ -94,6 +98,8 @@ def constant(value, dtype=None) -> Var:
     return Var(value.shape, value.dtype, value)
 
 
+OWN_PROGRAMS = {"scan", "cond"}
+"""Primitives that run a program other than once, with their operands."""
 SAME = {"stop_gradient", "copy", "copy_p", "reduce_precision", "optimization_barrier", "pvary"}
 
 
@@ -105,14 +111,17 @@ class Flat:
         self.seen: dict = {}
         self.outs = self.run(program, ins)
         for var in self.outs:
-            var.readers += 2  # a result is stored
-        kept = []
-        for eqn in reversed(self.eqns):
-            if any(var.readers for var in eqn.outs):
-                for var in eqn.ins:
-                    var.readers += 1
-                kept.append(eqn)
-        self.eqns = kept[::-1]
+            var.readers += [object(), object()]  # a result is stored
+        self.eqns = [eqn for eqn in reversed(self.eqns) if self.read(eqn)][::-1]
+
+    def read(self, eqn: Eqn) -> bool:
+        """Tell the operands which loop reads them; returns whether anybody reads the results."""
+        out = eqn.outs[0]
+        loop = out.readers[0] if out.in_one_loop() else out
+        for var in eqn.ins if any(var.readers for var in eqn.outs) else []:
+            same = eqn.name in ENTRY and var.shape == out.shape
+            var.readers.append(loop if same else object())
+        return any(var.readers for var in eqn.outs)
 
     def run(self, program, ins: list[Var]) -> list[Var]:
         """Append the equations of ``program``; returns its results."""
@@ -147,8 +156,7 @@ class Flat:
             else id(var)
             for var in ins
         ]
-        again = name not in ("scan", "while", "cond")
-        key = (name, *names, str(params)) if again else object()
+        key = (name, *names, str(params)) if name not in OWN_PROGRAMS else object()
         if key not in self.seen:
             outs = [variable(v.aval) for v in eqn.outvars]
             self.eqns.append(Eqn(name, ins, outs, params))
@@ -159,16 +167,17 @@ class Flat:
 # From equations to JavaScript
 
 
-def strides(shape) -> list[int]:
-    """Steps through entries in order."""
-    return [math.prod(shape[k + 1 :]) for k in range(len(shape))]
-
-
 def flat(index: list[str], shape) -> str:
     """The position, in order, of the entry with this index."""
-    steps = zip(index, strides(shape), strict=True)
-    terms = [i if s == 1 else f"{i}*{s}" for i, s in steps if i != "0"]
+    steps = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
+    pairs = zip(index, steps, strict=True)
+    terms = [i if s == 1 else f"{i}*{s}" for i, s in pairs if i != "0"]
     return "+".join(terms) or "0"
+
+
+def at_ones(index: list[str], shape) -> list[str]:
+    """The index where axes of length 1 have nothing but 0."""
+    return ["0" if n == 1 else i for i, n in zip(index, shape, strict=True)]
 
 
 def number(x) -> str:
@@ -180,8 +189,10 @@ def number(x) -> str:
     return f"({text})" if text[0] == "-" else text
 
 
-def offset(i: str, by: int) -> str:
-    """An index moved by a number."""
+def offset(i: str, by: int | str) -> str:
+    """An index moved by a number, or by the value of a name."""
+    if isinstance(by, str):
+        return f"({by}+{i})"
     return i if by == 0 else str(int(i) + by) if i.isdigit() else f"({i}{by:+d})"
 
 
@@ -200,6 +211,10 @@ class Writer:
     used: Counter = field(default_factory=Counter)
     lines: list[str] = field(default_factory=list)
     places: dict[Var, Place] = field(default_factory=dict)
+    filled_again: set[str] = field(default_factory=set)
+    """Arrays that the next round of a loop, or the next call, overwrites."""
+    bound: dict[tuple, str] | None = None
+    """Entries that have a name in the loop at hand."""
     count: int = 0
 
     def fresh(self, kind: str) -> str:
@@ -222,8 +237,8 @@ class Writer:
 
     def place_constant(self, var: Var) -> Place:
         entries = var.constant.ravel()
-        if entries.size and (entries == entries[0]).all() and len(set(np.signbit(entries))) == 1:
-            return self.at_number(var, number(entries[0]))
+        if len(texts := set(map(number, entries))) == 1:
+            return self.at_number(var, texts.pop())
         if entries.size > LARGEST:
             self.fail(f"a constant of {entries.size} entries, at most {LARGEST} fit on a page")
         text = ",".join(number(e).strip("()") for e in entries.tolist())
@@ -240,9 +255,9 @@ class Writer:
         """The place of a value whose entries are all this number."""
         return Place(lambda index: text, text if var.shape == () else None, uniform=True)
 
-    def named(self, text: str) -> str:
+    def named(self, text: str, kind: str = "s") -> str:
         """A new name for a number."""
-        name = self.fresh("s")
+        name = self.fresh(kind)
         self.lines.append(f"const {name}={text};")
         return name
 
@@ -252,18 +267,28 @@ class Writer:
 
     def captured(self, make: Callable[[], str]) -> tuple[str, str]:
         """What ``make`` returns, and before it the lines that it wrote."""
-        outside, self.lines = self.lines, []
+        outside, self.lines, self.bound = (self.lines, self.bound), [], dict(self.bound or {})
         result = make()
-        inside, self.lines = "".join(self.lines), outside
+        inside = "".join(self.lines)
+        self.lines, self.bound = outside
         return inside, result
 
     def bind(self, text: str) -> str:
         """A name for a number that the expression in hand reads more than once."""
-        if re.fullmatch(r"\w+|\(-[\d.e+-]+\)", text):
-            return text
-        name = self.fresh("r")
-        self.lines.append(f"const {name}={text};")
-        return name
+        short = re.fullmatch(r"\w+|\(-[\d.e+-]+\)", text)
+        return text if short else self.named(text, "r")
+
+    def lazy(self, var: Var, at: Callable[[list[str]], str], *, cheap: bool = False) -> Place:
+        """The place of a value that is not stored; a loop that reads an entry again names it."""
+
+        def once(index):
+            if self.bound is None or len(var.readers) == 1:
+                return at(index)
+            if (var, *index) not in self.bound:
+                self.bound[var, *index] = self.bind(at(index))
+            return self.bound[var, *index]
+
+        return Place(once, cheap=cheap)
 
     def heads(self, shape) -> tuple[str, list[str]]:
         """Nested loops over all indices of a shape, and the index."""
@@ -289,7 +314,8 @@ class Writer:
         body, entry = self.captured(lambda: at(index))
         text = f"{body}return {entry};"
         if var.shape:
-            text = f"let k=0;{heads}{{{body}out[k++]={entry};}}return out;"
+            text = f"{body}out[k]={entry};".replace(f"[{flat(index, var.shape)}]", "[k]")
+            text = f"let k=0;{heads}{{{text}k++;}}return out;"
         names = list(dict.fromkeys(NAME.findall(text)))
         short = {name: f"v{k}" for k, name in enumerate(names)}
         free = [name for name in names if name[0] in "as"]
@@ -299,11 +325,13 @@ class Writer:
         function = self.loops.setdefault(text, f"loop{len(self.loops)}")
         name = self.fresh("a" if var.shape else "s")
         self.lines.append(f"const {name}={function}({','.join(out + free)});")
+        self.filled_again |= {name} if var.shape else set()
         return name
 
     def kept(self, var: Var) -> str:
         """The entries where the next round of a loop, or the next call, leaves them alone."""
-        return f"{self.store(var)}.slice()" if var.shape else self.store(var)
+        name = self.store(var)
+        return f"{name}.slice()" if name in self.filled_again else name
 
     def buffer(self, var: Var) -> str:
         """An array that only one place of the program fills, at each call; others share it."""
@@ -323,41 +351,44 @@ class Writer:
         return content.outs
 
     def equation(self, eqn: Eqn) -> None:
-        out = eqn.outs[0]
         if eqn.name in STATEMENTS:
             STATEMENTS[eqn.name](self, eqn)
         elif eqn.name in VIEWS:
             self.view(eqn)
         elif eqn.name in ENTRY:
-            ins = [self.place(var) for var in eqn.ins]
-            if any(len(var.shape) not in (0, len(out.shape)) for var in eqn.ins):
-                self.fail(f"{eqn.name} of shapes {[var.shape for var in eqn.ins]}")
-
-            def at(index):
-                return ENTRY[eqn.name](self, eqn, [p.at(i) for p, i in zip(ins, own(index))])  # noqa: B905
-
-            def own(index):  # an axis of length 1 may meet a longer one
-                for var in eqn.ins:
-                    pairs = zip(index, var.shape) if var.shape else ()  # noqa: B905
-                    yield ["0" if n == 1 else i for i, n in pairs]
-
-            if all(p.uniform for p in ins):
-                self.places[out] = self.at_number(out, self.named(at(["0"] * len(out.shape))))
-            else:
-                self.places[out] = Place(at, cheap=False)
-                if out.readers != 1:
-                    self.store(out)
+            self.entry(eqn)
         elif eqn.name in GATHERED:
-            if eqn.name in OFTEN:
-                for var in eqn.ins:
-                    if not self.place(var).cheap:
-                        self.store(var)
-            ins = [self.place(var) for var in eqn.ins]
-            self.places[out] = Place(lambda index: GATHERED[eqn.name](self, eqn, ins, index))
-            if eqn.name != "iota":
+            for var in eqn.ins:
+                if eqn.name in OFTEN and not self.place(var).cheap:
+                    self.store(var)
+            ins, out = [self.place(var) for var in eqn.ins], eqn.outs[0]
+            at = partial(GATHERED[eqn.name], self, eqn, ins)
+            self.places[out] = self.lazy(out, at, cheap=eqn.name == "iota")
+            if eqn.name != "iota" and not (is_product(eqn) and out.in_one_loop()):
                 self.store(out)
         else:
             self.fail(f"no rule for the primitive {eqn.name}")
+
+    def entry(self, eqn: Eqn) -> None:
+        """Each entry comes from the entries of the operands at the same index."""
+        out = eqn.outs[0]
+        if any(len(var.shape) not in (0, len(out.shape)) for var in eqn.ins):
+            self.fail(f"{eqn.name} of shapes {[var.shape for var in eqn.ins]}")
+        for var in eqn.ins:  # an axis of length 1 may meet a longer one
+            if math.prod(var.shape) < math.prod(out.shape) and not self.place(var).cheap:
+                self.store(var)
+        ins = [(self.place(var), var.shape) for var in eqn.ins]
+
+        def at(index):
+            entries = [p.at(at_ones(index, shape) if shape else []) for p, shape in ins]
+            return ENTRY[eqn.name](self, eqn, entries)
+
+        if all(place.uniform for place, _ in ins):
+            self.places[out] = self.at_number(out, self.named(at(["0"] * len(out.shape))))
+        else:
+            self.places[out] = self.lazy(out, at)
+            if not out.in_one_loop():
+                self.store(out)
 
     def view(self, eqn: Eqn) -> None:
         """The same entries under another index; copied only where that would compute them twice."""
@@ -369,20 +400,26 @@ class Writer:
         if place.uniform:
             self.places[out] = self.at_number(out, place.at([]))
             return
-        moved = VIEWS[eqn.name](self, eqn)
-        if moved is None:  # all entries in the same order
+        long = [[n for n in var.shape if n != 1] for var in (source, out)]
+        if VIEWS[eqn.name] is reshape and long[0] != long[1]:  # all entries in the same order
             self.places[out] = self.at_array(out, self.store(source))
         else:
-            self.places[out] = Place(lambda index: place.at(moved(index)), cheap=place.cheap)
+            at = lambda index: place.at(VIEWS[eqn.name](eqn, index))  # noqa: E731
+            self.places[out] = Place(at) if place.cheap else self.lazy(out, at)
         if out.shape == ():
             found = self.places[out]
             one = f"{found.base}[0]" if found.base else found.at([])
             self.places[out] = self.at_number(out, self.named(one))
-        elif out.readers != 1 and not self.places[out].cheap:
+        elif not out.in_one_loop() and not self.places[out].cheap:
             self.store(out)
 
 
 # One entry of the result, from the entries of the operands at the same index
+
+
+def first_true(tests: list[str], cases: list[str]) -> str:
+    """The case of the first test that holds, and the last case if none does."""
+    return f"({''.join(f'{test}?{case}:' for test, case in zip(tests, cases))}{cases[-1]})"  # noqa: B905
 
 
 def template(text: str) -> Callable:
@@ -418,7 +455,7 @@ def select_n(w, eqn, ins):
     if len(cases) == 2:
         return f"({which}?{cases[1]}:{cases[0]})"
     which = w.bind(which)
-    return f"({''.join(f'{which}=={k}?{c}:' for k, c in enumerate(cases[:-1]))}{cases[-1]})"
+    return first_true([f"{which}=={k}" for k in range(len(cases) - 1)], cases)
 
 
 def round_(w, eqn, ins):
@@ -505,36 +542,32 @@ def dot_general(w, eqn, ins, index):
     return accumulated(w, [shapes[0][d] for d in contracted[0]], "0", step)
 
 
-def argbest(w, eqn, ins, index):
-    (axis,), shape = eqn.params["axes"], eqn.ins[0].shape
-    best, sign = w.fresh("r"), ">" if eqn.name == "argmax" else "<"
-    first = ins[0].at(merged([axis], ["0"], index, len(shape)))
-    w.lines.append(f"let {best}={first};")
-
-    def step(where, k):
-        x = w.bind(ins[0].at(merged([axis], k, index, len(shape))))
-        # the first NaN counts as best
-        return f"if({x}{sign}{best}||({x}!={x}&&{best}=={best})){{{best}={x};{where}={k[0]};}}"
-
-    return accumulated(w, [shape[axis]], "0", step)
+def is_product(eqn: Eqn) -> bool:
+    """Whether this is a dot_general whose sums have one term."""
+    if eqn.name != "dot_general":
+        return False
+    return all(eqn.ins[0].shape[d] == 1 for d in eqn.params["dimension_numbers"][0][0])
 
 
 def concatenate(w, eqn, ins, index):
-    axis, start, text = eqn.params["dimension"], 0, ""
+    axis, start, tests, cases = eqn.params["dimension"], 0, [], []
     for var, place in zip(eqn.ins, ins, strict=True):
         moved = [offset(i, -start) if d == axis else i for d, i in enumerate(index)]
-        moved = ["0" if n == 1 else i for i, n in zip(moved, var.shape, strict=True)]
+        cases.append(place.at(at_ones(moved, var.shape)))
         start += var.shape[axis]
-        last = var is eqn.ins[-1] and start == eqn.outs[0].shape[axis]
-        text += place.at(moved) if last else f"{index[axis]}<{start}?{place.at(moved)}:"
-    return f"({text})"
+        tests.append(f"{index[axis]}<{start}")
+    return first_true(tests[:-1], cases)
 
 
 def stack(w, eqn, ins, index):
     axis = eqn.params.get("axis", eqn.params.get("dimension"))
     moved = [i for d, i in enumerate(index) if d != axis]
-    cases = [place.at(moved) for place in ins]
-    return f"({''.join(f'{index[axis]}=={k}?{c}:' for k, c in enumerate(cases[:-1]))}{cases[-1]})"
+    tests = [f"{index[axis]}=={k}" for k in range(len(ins) - 1)]
+    return first_true(tests, [place.at(moved) for place in ins])
+
+
+def where_all(tests: list[str], case: str, other: str) -> str:
+    return f"({'&&'.join(tests)}?{case}:{other})" if tests else case
 
 
 def pad(w, eqn, ins, index):
@@ -546,7 +579,7 @@ def pad(w, eqn, ins, index):
         tests += [f"{k}>=0", f"{k}<{(n - 1) * (inside + 1) + 1}"] if (low, high) != (0, 0) else []
         tests += [f"{k}%{inside + 1}==0"] if inside else []
         moved.append(f"({k}/{inside + 1})" if inside else k)
-    return f"({'&&'.join(tests) or 1}?{ins[0].at(moved)}:{ins[1].at([])})"
+    return where_all(tests, ins[0].at(moved), ins[1].at([]))
 
 
 def clamped(text: str, top: int) -> str:
@@ -559,7 +592,7 @@ def dynamic_update_slice(w, eqn, ins, index):
         k = i if n == m else w.bind(f"({i}-{clamped(start.at([]), n - m)})")
         tests += [] if n == m else [f"{k}>=0&&{k}<{m}"]
         moved.append("0" if m == 1 else k)
-    return f"({'&&'.join(tests) or 1}?{ins[1].at(moved)}:{ins[0].at(index)})"
+    return where_all(tests, ins[1].at(moved), ins[0].at(index))
 
 
 def window(index, length, own, dropped, mapped, start, batched, batches) -> list[str]:
@@ -588,7 +621,7 @@ def gather(w, eqn, ins, index):
     def start(batch, j):
         d = dims.start_index_map[j]
         at, top = w.bind(ins[1].at([*batch, str(j)])), shape[d] - sizes[d]
-        tests.append(f"{at}>=0&&{at}<={top}" if fill else "1")
+        tests.extend([f"{at}>=0&&{at}<={top}"] if fill else [])
         return clamped(at, top)
 
     moved = window(
@@ -597,70 +630,51 @@ def gather(w, eqn, ins, index):
     )  # fmt: skip
     value = eqn.params["fill_value"]
     other = "NaN" if value is None and eqn.outs[0].dtype.kind == "f" else number(value or 0)
-    return f"({'&&'.join(tests) or 1}?{ins[0].at(moved)}:{other})"
+    return where_all(tests, ins[0].at(moved), other)
 
 
 GATHERED = {
     **dict.fromkeys(REDUCTIONS, reduce), "dot_general": dot_general,
-    "argmax": argbest, "argmin": argbest, "concatenate": concatenate, "stack": stack, "pad": pad,
-    "dynamic_update_slice": dynamic_update_slice, "gather": gather,
+    "concatenate": concatenate, "stack": stack, "pad": pad, "gather": gather,
+    "dynamic_update_slice": dynamic_update_slice,
     "iota": lambda w, eqn, ins, index: index[eqn.params["dimension"]],
 }  # fmt: skip
-OFTEN = {"dot_general", "gather", "argmax", "argmin", "dynamic_update_slice"}
+OFTEN = {"dot_general", "gather", "dynamic_update_slice"}
 """Rules that read an entry more than once."""
 
 
-# Views: the index of the operand, for an index of the result; None: the entries in order
+# Views: the index of the operand, for an index of the result
 
 
-def broadcast_in_dim(w, eqn):
-    shape, dims = eqn.ins[0].shape, eqn.params["broadcast_dimensions"]
-    return lambda index: ["0" if n == 1 else index[d] for n, d in zip(shape, dims, strict=True)]
+def broadcast_in_dim(eqn, index):
+    return at_ones([index[d] for d in eqn.params["broadcast_dimensions"]], eqn.ins[0].shape)
 
 
-def reshape(w, eqn):
-    old, new = eqn.ins[0].shape, eqn.outs[0].shape
-    if [n for n in old if n != 1] != [n for n in new if n != 1]:
-        return None
-
-    def moved(index):  # only axes of length 1 come and go
-        long = iter([i for i, n in zip(index, new, strict=True) if n != 1])
-        return ["0" if n == 1 else next(long) for n in old]
-
-    return moved
+def reshape(eqn, index):  # only axes of length 1 come and go
+    long = iter([i for i, n in zip(index, eqn.outs[0].shape, strict=True) if n != 1])
+    return ["0" if n == 1 else next(long) for n in eqn.ins[0].shape]
 
 
-def transpose(w, eqn):
+def transpose(eqn, index):
     order = eqn.params["permutation"]
-    return lambda index: [index[order.index(d)] for d in range(len(order))]
+    return [index[order.index(d)] for d in range(len(order))]
 
 
-def rev(w, eqn):
+def rev(eqn, index):
     dims, shape = eqn.params["dimensions"], eqn.ins[0].shape
-    return lambda index: [f"({shape[d] - 1}-{i})" if d in dims else i for d, i in enumerate(index)]
+    return [f"({shape[d] - 1}-{i})" if d in dims else i for d, i in enumerate(index)]
 
 
-def slice_(w, eqn):
+def slice_(eqn, index):
     starts = eqn.params["start_indices"]
     steps = eqn.params["strides"] or (1,) * len(starts)
-    return lambda index: [
-        offset(i if s == 1 or i == "0" else f"({i}*{s})", start)
-        for i, start, s in zip(index, starts, steps, strict=True)
-    ]
-
-
-def dynamic_slice(w, eqn):
-    sizes, shape = eqn.params["slice_sizes"], eqn.ins[0].shape
-    starts = []
-    for var, n, m in zip(eqn.ins[1:], shape, sizes, strict=True):
-        starts.append(w.named(clamped(w.place(var).at([]), n - m)))
-    return lambda index: [f"({s}+{i})" for s, i in zip(starts, index, strict=True)]
+    scaled = [i if s == 1 or i == "0" else f"({i}*{s})" for i, s in zip(index, steps, strict=True)]
+    return [offset(i, start) for i, start in zip(scaled, starts, strict=True)]
 
 
 VIEWS = {
     "broadcast_in_dim": broadcast_in_dim, "reshape": reshape, "squeeze": reshape,
     "expand_dims": reshape, "transpose": transpose, "rev": rev, "slice": slice_,
-    "dynamic_slice": dynamic_slice,
 }  # fmt: skip
 
 
@@ -669,14 +683,17 @@ VIEWS = {
 
 def split(w, eqn):
     axis, start = eqn.params["axis"], 0
-    source = w.at_array(eqn.ins[0], w.store(eqn.ins[0]))
     for out in eqn.outs:
-
-        def at(index, start=start):
-            return source.at([offset(i, start) if d == axis else i for d, i in enumerate(index)])
-
-        w.places[out] = Place(at)
+        starts = [start if d == axis else 0 for d in range(len(out.shape))]
+        w.view(Eqn("slice", eqn.ins, [out], {"start_indices": starts, "strides": None}))
         start += out.shape[axis]
+
+
+def dynamic_slice(w, eqn):
+    (source, *at), sizes, starts = eqn.ins, eqn.params["slice_sizes"], []
+    for var, n, m in zip(at, source.shape, sizes, strict=True):
+        starts.append(w.named(clamped(w.place(var).at([]), n - m)))
+    w.view(Eqn("slice", [source], eqn.outs, {"start_indices": starts, "strides": None}))
 
 
 def scatter(w, eqn):
@@ -700,7 +717,9 @@ def carried(w, values: list[Var]) -> list[str]:
     """Variables for the state of a loop, with the first values."""
     names = [w.fresh("a" if var.shape else "s") for var in values]
     for name, var in zip(names, values, strict=True):
-        w.lines.append(f"let {name}={w.store(var)};")
+        first = w.store(var)
+        w.lines.append(f"let {name}={first};")
+        w.filled_again |= {name} if first in w.filled_again else set()
     return names
 
 
@@ -743,22 +762,6 @@ def scan(w, eqn):
     w.put(eqn.outs, [*names, *stores])
 
 
-def while_(w, eqn):
-    p = eqn.params
-    a, b = p["cond_nconsts"], p["cond_nconsts"] + p["body_nconsts"]
-    for var in eqn.ins:
-        w.store(var)
-    state = eqn.ins[b:]
-    names = carried(w, state)
-    places = [*map(w.at_array, state, names)]
-    w.lines.append("for(;;){")
-    (go,) = w.program(p["cond_jaxpr"], [*map(w.place, eqn.ins[:a]), *places])
-    w.lines.append(f"if(!({w.store(go)}))break;")
-    assign(w, names, w.program(p["body_jaxpr"], [*map(w.place, eqn.ins[a:b]), *places]))
-    w.lines.append("}")
-    w.put(eqn.outs, names)
-
-
 def cond(w, eqn):
     which, *arguments = [w.store(var) for var in eqn.ins]
     places = [w.at_array(v, name) for v, name in zip(eqn.ins[1:], arguments, strict=True)]
@@ -790,17 +793,10 @@ def solve_options(w, eqn):
     return [json.dumps(bool(eqn.params[key])) for key in keys]
 
 
-def sort_options(w, eqn):
-    if eqn.params["num_keys"] != 1 or eqn.params["dimension"] != len(eqn.ins[0].shape) - 1:
-        w.fail("sort has a rule for one key along the last axis only")
-    return []
-
-
 STATEMENTS = {
-    "split": split, "scatter": scatter, "scatter-add": scatter, "scatter_add": scatter,
-    "scan": scan, "while": while_, "cond": cond, "eigh": runtime("eigh"),
+    "split": split, "dynamic_slice": dynamic_slice, "scatter": scatter, "scatter-add": scatter,
+    "scatter_add": scatter, "scan": scan, "cond": cond, "eigh": runtime("eigh"),
     "cholesky": runtime("cholesky"), "triangular_solve": runtime("solve", solve_options),
-    "sort": runtime("sort", sort_options),
 }  # fmt: skip
 
 
@@ -842,17 +838,3 @@ def runtime_text() -> str:
     series = chebyshev.chebinterpolate(lambda z: erfcx(3.75 * (1 + z) / (1 - z)), 30)
     text = RUNTIME.read_text().replace("[/* erfcx */]", json.dumps(series.tolist()))
     return text.replace("[/* erf */]", json.dumps(erf(np.arange(49) / 8).tolist()))
-
-
-def cached(folder: Path, name: str, sources: list[Path], make: Callable[[], str]) -> str:
-    """The text that ``make`` gives, kept in ``folder`` for as long as no source changes."""
-    paths = sorted({*sources, Path(__file__), RUNTIME})
-    digest = hashlib.sha256(jax.__version__.encode() + b"".join(p.read_bytes() for p in paths))
-    kept = folder / f"{name}-{digest.hexdigest()[:16]}.js"
-    if not kept.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        text = make()
-        for old in folder.glob(f"{name}-????????????????.js"):
-            old.unlink()
-        kept.write_text(text)
-    return kept.read_text()

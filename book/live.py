@@ -7,6 +7,7 @@ build itself wrote, by their hashes, and nothing that makes code from text.
 import base64
 import hashlib
 import re
+from collections.abc import Callable
 from html import unescape
 from html.parser import HTMLParser
 from itertools import product
@@ -53,6 +54,20 @@ def script(name: str) -> str:
         return compiler.script(programs(live.figures()[name]), name)
 
 
+def cached(folder: Path, name: str, sources: list[Path], make: Callable[[], str]) -> str:
+    """The text that ``make`` gives, kept in ``folder`` for as long as no source changes."""
+    paths = sorted({*sources, Path(compiler.__file__), compiler.RUNTIME})
+    digest = hashlib.sha256(jax.__version__.encode() + b"".join(p.read_bytes() for p in paths))
+    kept = folder / f"{name}-{digest.hexdigest()[:16]}.js"
+    if not kept.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        text = make()
+        for old in folder.glob(f"{name}-????????????????.js"):
+            old.unlink()
+        kept.write_text(text)
+    return kept.read_text()
+
+
 def write_programs(app) -> None:
     """Compile the figures that changed; every page finds their scripts in one folder."""
     if app.builder.format != "html":
@@ -61,7 +76,7 @@ def write_programs(app) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     app.live_versions = {}
     for name in live.figures():
-        text = compiler.cached(ROOT / ".cache/live", name, SOURCES, lambda: script(name))  # noqa: B023
+        text = cached(ROOT / ".cache/live", name, SOURCES, lambda: script(name))  # noqa: B023
         (folder / f"{name}.js").write_text(text)
         app.live_versions[name] = hashlib.sha256(text.encode()).hexdigest()[:8]
 

@@ -26,7 +26,7 @@ const rt = {
   erf(x) {
     const a = Math.abs(x);
     if (!(a < 6)) return Number.isNaN(a) ? a : Math.sign(x);
-    const node = Math.round(8 * a), h = a - node / 8, at = 12 * node;
+    const node = (8 * a + 0.5) | 0, h = a - node / 8, at = 12 * node;
     let sum = 0;
     for (let k = 11; k >= 0; k--) sum = sum * h + ERF[at + k];
     return x < 0 ? -sum : sum;
@@ -35,9 +35,9 @@ const rt = {
   pow(x, y) {
     return x === 1 || (x === -1 && Math.abs(y) === Infinity) ? 1 : x ** y;
   },
+  // numbers near 1.5 * 2^52 = 6755399441055744 are whole: to add it rounds, ties to even
   even(x) {
-    const r = Math.round(x);
-    return r - x === 0.5 && r % 2 ? r - 1 : r;
+    return Math.abs(x) < 1e15 ? x + 6755399441055744 - 6755399441055744 : x;
   },
   each(shape, tail, work) {
     const size = shape.slice(-tail).reduce((a, b) => a * b, 1), all = shape.reduce((a, b) => a * b, 1);
@@ -112,18 +112,5 @@ const rt = {
       }
     });
     return [x];
-  },
-  // stable, NaN last; the other arrays follow the first
-  sort(...given) {
-    const keys = given[0], shape = given[1], arrays = given.filter((_, k) => k % 2 === 0);
-    const results = arrays.map((array) => array.slice());
-    rt.each(shape, 1, (start, end) => {
-      const rank = (x) => (Number.isNaN(x) ? 1 : 0);
-      const order = Array.from({ length: end - start }, (_, i) => start + i).sort(
-        (i, j) => rank(keys[i]) - rank(keys[j]) || (keys[i] < keys[j] ? -1 : keys[i] > keys[j] ? 1 : 0),
-      );
-      results.forEach((result, k) => order.forEach((from, to) => (result[start + to] = arrays[k][from])));
-    });
-    return results;
   },
 };

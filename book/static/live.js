@@ -3,7 +3,9 @@
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
-  const BUDGET = 7; // milliseconds of a frame that computing may take
+  const BUDGET = 5; // milliseconds of a frame that computing may take
+  const READ = 150; // milliseconds for which a sentence stands at least
+  const WIDER = [1, 2, 5, 10, 20, 50, 100]; // how many times as high as given axes may become
   const clamp = (v, a, b) => Math.min(Math.max(v, a), b);
   const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
@@ -23,6 +25,8 @@
 
   // "σ_w" with its index below the line
   const indexed = (label) => label.split(/(_\w)/).map((part) => (part[0] === "_" ? make("sub", {}, part[1]) : part));
+
+  const among = (panel) => (panel.layers.some((layer) => layer.kind === "dots") ? "rings" : "");
 
   // mulberry32, then Box and Muller: the same numbers as ntkcourse.live.normals
   function normals(seed, count) {
@@ -50,12 +54,16 @@
   class Panel {
     constructor(spec, id) {
       this.spec = spec;
+      this.wider = 1;
+      this.curves = spec.layers.filter((layer) => /^(lines?|band)$/.test(layer.kind) && spec.y[0] === -spec.y[1]);
       this.frame = make("g", { "aria-hidden": "true" });
       this.marks = make("g", { "clip-path": `url(#${id})`, "aria-hidden": "true" });
-      this.handles = make("g");
+      // among particles a handle is a ring, and they are drawn over it: it hides none
+      const rings = among(spec);
+      this.handles = make("g", { class: rings });
       this.clip = make("rect");
       this.svg = make("svg", { role: "group", "aria-label": `${spec.labels[1]} over ${spec.labels[0]}` },
-        make("defs", {}, make("clipPath", { id }, this.clip)), this.frame, this.marks, this.handles);
+        make("defs", {}, make("clipPath", { id }, this.clip)), this.frame, ...(rings ? [this.handles, this.marks] : [this.marks, this.handles]));
       this.shapes = spec.layers.map((layer) => {
         // in tenths of a pixel: whole numbers are written and read fast
         const group = make("g", { class: `look-${layer.look} kind-${layer.kind}`, transform: "scale(0.1)" });
@@ -70,13 +78,13 @@
       this.svg.setAttribute("height", height);
       Object.entries({ x: box.left, y: box.top, width: box.right - box.left, height: box.bottom - box.top })
         .forEach(([k, v]) => this.clip.setAttribute(k, v));
-      const { x, y } = this.spec;
-      this.grids = {};
+      const { x } = this.spec, y = this.spec.y.map((v) => this.wider * v);
+      this.columns = {};
       this.drawn = []; // the results behind each layer: what is the same is not drawn again
       this.px = (v) => box.left + ((v - x[0]) / (x[1] - x[0])) * (box.right - box.left);
       this.py = (v) => box.bottom - ((v - y[0]) / (y[1] - y[0])) * (box.bottom - box.top);
       this.ux = (p) => clamp(x[0] + ((p - box.left) / (box.right - box.left)) * (x[1] - x[0]), ...x);
-      this.uy = (p) => clamp(y[0] + ((box.bottom - p) / (box.bottom - box.top)) * (y[1] - y[0]), ...y);
+      this.uy = (p) => clamp(y[0] + ((box.bottom - p) / (box.bottom - box.top)) * (y[1] - y[0]), ...this.spec.y);
       const line = (x1, y1, x2, y2, kind) => make("line", { x1, y1, x2, y2, class: kind });
       const label = (at, anchor, ...words) => make("text", { ...at, "text-anchor": anchor }, ...words);
       const middle = (box.top + box.bottom) / 2;
@@ -93,18 +101,42 @@
         label({ x: 12, y: middle, transform: `rotate(-90 12 ${middle})` }, "middle", this.spec.labels[1]),
       );
     }
-    // a place in tenths of a pixel; far outside is as good as infinity
-    at(x, y) {
-      return `${Math.round(10 * this.px(x))} ${Math.round(10 * clamp(this.py(y), -2000, 2000))}`;
+    // axes that curves would leave become higher, by a round factor, and lower again when all have room;
+    // says whether they did
+    fit(results, held) {
+      const values = this.curves.flatMap((layer) => layer.of.map((name) => results[name] ?? []));
+      const outside = (top) => {
+        let count = 0, all = 0;
+        for (const curve of values) {
+          for (let k = 0; k < curve.length; k++) if (Math.abs(curve[k]) > top) count++;
+          all += curve.length;
+        }
+        return count / (all || 1);
+      };
+      const room = (times) => (times >= this.wider ? 0.02 : held ? -1 : 0);
+      const before = this.wider;
+      this.wider = WIDER.find((times) => outside(times * this.spec.y[1]) <= room(times)) ?? WIDER.at(-1);
+      return this.wider !== before;
     }
-    path(xs, ys, from = 0, count = ys.length) {
-      let d = "M";
-      for (let k = 0; k < count; k++) d += `${k ? "L" : ""}${this.at(xs[k], ys[from + k])}`;
-      return d;
+    // places in tenths of a pixel; far outside is as good as infinity
+    across(x) {
+      return Math.round(10 * this.px(x));
     }
-    grid(count) {
+    down(y) {
+      return Math.round(10 * clamp(this.py(y), -2000, 2000));
+    }
+    // a path over equal steps of the panel, whose places across are written once
+    over(ys, from = 0, count = ys.length) {
       const [a, b] = this.spec.x;
-      return (this.grids[count] ??= Float64Array.from({ length: count }, (_, k) => a + ((b - a) * k) / (count - 1)));
+      const xs = (this.columns[count] ??= Array.from({ length: count }, (_, k) => `L${this.across(a + ((b - a) * k) / (count - 1))} `));
+      let d = "";
+      for (let k = 0; k < count; k++) d += xs[k] + this.down(ys[from + k]);
+      return `M${d.slice(1)}`;
+    }
+    path(xs, ys) {
+      let d = "";
+      for (let k = 0; k < ys.length; k++) d += `L${this.across(xs[k])} ${this.down(ys[k])}`;
+      return `M${d.slice(1)}`;
     }
     draw(results) {
       this.spec.layers.forEach((layer, k) => {
@@ -120,24 +152,24 @@
       return group.children;
     }
     line(group, a, b) {
-      this.pool(group, "path", 1)[0].setAttribute("d", b ? this.path(a, b) : this.path(this.grid(a.length), a));
+      this.pool(group, "path", 1)[0].setAttribute("d", b ? this.path(a, b) : this.over(a));
     }
     lines(group, all) {
       const count = this.spec.layers[this.shapes.indexOf(group)].rows, size = all.length / count;
-      const xs = this.grid(size), paths = this.pool(group, "path", count);
-      for (let k = 0; k < count; k++) paths[k].setAttribute("d", this.path(xs, all, k * size, size));
+      const paths = this.pool(group, "path", count);
+      for (let k = 0; k < count; k++) paths[k].setAttribute("d", this.over(all, k * size, size));
     }
     band(group, low, high) {
-      const xs = this.grid(low.length);
-      let d = this.path(xs, high);
-      for (let k = low.length - 1; k >= 0; k--) d += `L${this.at(xs[k], low[k])}`;
+      let d = this.over(high);
+      const xs = this.columns[low.length];
+      for (let k = low.length - 1; k >= 0; k--) d += xs[k] + this.down(low[k]);
       this.pool(group, "path", 1)[0].setAttribute("d", `${d}Z`);
     }
     dots(group, places, sign) {
       // lines of no length with round ends: two or three elements instead of hundreds
       let full = "", open = "";
       for (let k = 0; k < places.length / 2; k++) {
-        const dot = `M${this.at(places[2 * k], places[2 * k + 1])}h0`;
+        const dot = `M${this.across(places[2 * k])} ${this.down(places[2 * k + 1])}h0`;
         if (sign && sign[k] <= 0) open += dot;
         else full += dot;
       }
@@ -235,12 +267,14 @@
       const labels = this.panel.spec.labels.map((l) => l.split(",")[0]);
       moved.forEach((point) => {
         const { x, y, mark } = point;
-        mark.setAttribute("transform", `translate(${this.panel.px(x)},${this.panel.py(y)})`);
-        Object.entries({
-          label: `point ${this.points.indexOf(point) + 1} of ${this.points.length}; arrow keys move it, Delete removes it`,
-          valuemin: this.panel.spec.y[0], valuemax: this.panel.spec.y[1], valuenow: y.toFixed(2),
-          valuetext: `${labels[0]} ${text(x)}, ${labels[1]} ${text(y)}`,
-        }).forEach(([key, value]) => mark.setAttribute(`aria-${key}`, value));
+        const now = {
+          transform: `translate(${this.panel.px(x)},${this.panel.py(y)})`,
+          "aria-label": `point ${this.points.indexOf(point) + 1} of ${this.points.length}; arrow keys move it, Delete removes it`,
+          "aria-valuemin": this.panel.spec.y[0], "aria-valuemax": this.panel.spec.y[1], "aria-valuenow": y.toFixed(2),
+          "aria-valuetext": `${labels[0]} ${text(x)}, ${labels[1]} ${text(y)}`,
+        };
+        Object.entries(now).forEach(([key, value]) => { if (point.shown?.[key] !== value) mark.setAttribute(key, value); });
+        point.shown = now;
       });
     }
     inputs() {
@@ -252,12 +286,12 @@
   class Live {
     constructor(figure, number) {
       this.spec = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
-      Object.assign(this, { figure, seed: 1, results: {}, seen: {}, looking: 0, owed: false, playing: false, dirty: true, chasing: false, asked: false });
+      Object.assign(this, { figure, seed: 1, results: {}, seen: {}, stepping: 0, looking: 0, owed: false, playing: false, dirty: true, chasing: false, asked: false });
       const { spec } = this;
       this.panels = spec.panels.map((panel, k) => new Panel(panel, `live-${number}-${k}`));
       const stage = make("div", { class: "live-stage" }, ...this.panels.map((p) => make("div", {}, p.svg)));
       const keys = spec.panels.flatMap((panel) => panel.layers.filter((layer) => layer.label).map((layer) =>
-        make("span", { class: `live-key look-${layer.look} kind-${layer.kind}` }, layer.label + (layer.label === "data" ? ": drag it" : ""))));
+        make("span", { class: `live-key look-${layer.look} kind-${layer.kind} ${among(panel)}` }, layer.label + (layer.label === "data" ? ": drag it" : ""))));
       this.controls = Object.fromEntries(spec.controls.map((control) => [control.name, this.control(control)]));
       this.buttons = make("div", { class: "live-buttons" });
       this.caption = make("figcaption", { class: "live-text" }, "\u00a0");
@@ -285,6 +319,15 @@
       if (!this.panels[0].svg.parentElement.clientWidth) return;
       this.panels.forEach((panel) => { panel.layout(); panel.draw(this.results); });
       this.data?.show();
+    }
+    draw() {
+      this.panels.forEach((panel) => {
+        if (panel.fit(this.results, this.data?.held)) {
+          panel.layout();
+          this.data?.show();
+        }
+        panel.draw(this.results);
+      });
     }
     button(words, act) {
       const made = make("button", { type: "button" }, words);
@@ -366,25 +409,28 @@
       this.figure.classList.toggle("is-training", this.chasing);
       if (this.playing && spec.time) this.tick(now);
       if (saw || looked) {
-        this.panels.forEach((panel) => panel.draw(this.results));
+        this.draw();
         this.speak();
       }
       this.took = performance.now() - begun;
       if (((this.chasing || this.owed) && !waits) || this.playing || this.dirty) this.ask();
     }
     // as many steps as there is time for (after a slow see none), then a look; a flow takes one step;
-    // says whether there was a look: where it is slow, training takes turns with it
+    // says whether there was a look: where one is slow, training takes turns with it. What a step and
+    // a look will take is what they took before.
     advance(inputs, begun, saw) {
       const { spec } = this, step = this.program("step"), given = { ...inputs, ...this.seen };
       const quiet = still(), most = spec.time ? Infinity : !this.playing ? 0 : quiet ? 30 : 1;
       const slow = this.looking > BUDGET / 3;
-      const late = () => performance.now() - begun + (slow ? 0 : this.looking) > BUDGET;
-      let count = 0;
-      while (this.owed ? false : spec.time ? this.chasing && !((count || saw) && late()) : count < most) {
-        const made = step({ ...given, ...this.state });
+      const late = (now) => now - begun + this.stepping + (slow ? 0 : this.looking) > BUDGET;
+      let count = 0, now = performance.now();
+      while (this.owed ? false : spec.time ? this.chasing && !((count || saw) && late(now)) : count < most) {
+        const made = step({ ...given, ...this.state }), before = now;
         for (const name of Object.keys(this.state)) this.state[name] = made[name];
         this.chasing = made.left > 0;
         count++;
+        now = performance.now();
+        this.stepping = Math.max(now - before, 0.8 * this.stepping); // one quick step is no promise
       }
       if (spec.time && !this.owed) {
         this.owed = count > 0 && slow;
@@ -417,13 +463,21 @@
       this.play.setAttribute("aria-pressed", String(this.playing));
       this.ask();
     }
-    // the sentence below the figure; to screen readers only when things have come to rest
+    // the sentence below the figure, no faster than one reads; to screen readers only when things have
+    // come to rest
     speak() {
+      clearTimeout(this.pause);
+      clearTimeout(this.silence);
+      const wait = READ - (performance.now() - (this.spoken ?? -READ));
+      if (wait > 0) this.pause = setTimeout(() => this.write(), wait);
+      else this.write();
+      this.silence = setTimeout(() => { if (!this.playing) this.voice.textContent = this.caption.textContent; }, 900);
+    }
+    write() {
       const known = { ...this.inputs(), ...this.results, n: this.data?.points.length };
       const sentence = this.spec.say.replace(/\{(\w+)\}/g, (_, name) => text(known[name] ?? NaN));
       if (this.caption.textContent !== sentence) this.caption.textContent = sentence;
-      clearTimeout(this.silence);
-      this.silence = setTimeout(() => { if (!this.playing) this.voice.textContent = sentence; }, 900);
+      this.spoken = performance.now();
     }
   }
 
