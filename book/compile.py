@@ -698,6 +698,8 @@ def dynamic_slice(w, eqn):
 
 def scatter(w, eqn):
     dims, (old, where, new), out = eqn.params["dimension_numbers"], eqn.ins, eqn.outs[0]
+    if "CLIP" in str(eqn.params["mode"]):
+        w.fail("scatter with mode clip has no rule: drop what is outside")
     name, source, at = w.fresh("a"), w.store(old), w.place(new).at
     w.lines.append(f"const {name}={source}.slice();")
     heads, index = w.heads(new.shape)

@@ -81,13 +81,17 @@ CLOUD, GRID = 60, 161
 PLAIN = (-3.0, 3.0)
 
 
+def _wall(z):
+    return z**4 / 200
+
+
 def _landscape(i):
     """A smooth potential through the handles, with walls far out."""
-    x = jnp.stack([i["mask"], i["x"]], 1)
-    through = kernels.ridge_regression(masked(kernels.rbf(0.7)), x, i["mask"] * i["y"], 1e-3)
+    x, y = jnp.stack([i["mask"], i["x"]], 1), i["mask"] * (i["y"] - _wall(i["x"]))
+    above = kernels.ridge_regression(masked(kernels.rbf(0.7)), x, y, 1e-3)
 
     def V(z):  # noqa: N802
-        return through(jnp.concatenate([jnp.ones(1), z])[None])[0] + jnp.sum(z**4) / 200
+        return above(jnp.concatenate([jnp.ones(1), z])[None])[0] + _wall(z[0])
 
     return V
 
@@ -126,18 +130,18 @@ def see_cloud():
 POTENTIAL = Figure(
     title="A cloud flows in a landscape that you shape",
     alt="A hilly curve, the potential, shaped by five handles; sixty particles have slid down"
-    " and lie spread out in its valleys.",
-    say="Time {now}, energy {energy}; while V stays as it is, the energy never grows.",
+    " and lie in its valleys.",
+    say="Time {now}, energy {energy}; while nothing is changed by hand, the energy never grows.",
     panels=(
-        Panel(PLAIN, (-2, 3), ("position x", "potential V"), (
+        Panel(PLAIN, (-2, 3), ("particle θ", "potential V"), (
             Layer("line", ("V",), "guide", "the potential V"),
             Layer("dots", ("cloud",), "network", "particles"),
             Layer("handles", (), "data", "handles: drag them"),
         )),
     ),
     controls={
-        "push": Slider("repulsion", (0.0, *steps(0.2, 12, 24, log=True)), 20),
-        "speed": Slider("time per second", steps(0.1, 3, 16, log=True), 9),
+        "push": Slider("repulsion c", (0.0, 0.2, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0), 0),
+        "speed": Slider("time per second", (0.1, 0.2, 0.5, 1.0, 2.0, 3.0), 2),
     },
     see=landscape, step=slide, look=see_cloud,
     points=((-2.4, 1.6), (-1.2, -0.9), (0.1, 1.2), (1.3, -1.3), (2.4, 1.5)),
@@ -192,14 +196,14 @@ GEODESIC = Figure(
     title="Displacement or mixture?",
     alt="Two clouds on a line, one drawn downwards and one upwards, and between them at half time"
     " the displaced cloud, one hill in the middle, and the mixture, both hills at half height.",
-    say="Share {t} of the way. The clouds are at Wasserstein distance {distance}.",
+    say="Share {t} of the way; the distance W₂ of the two clouds is {distance}.",
     panels=(
-        Panel(PLAIN, (-2, 2), ("position x", "density"), (
+        Panel(PLAIN, (-2, 2), ("particle θ", "density; first cloud below"), (
             Layer("line", ("first",), "guide", "the two clouds"),
             Layer("line", ("second",), "guide"),
             Layer("line", ("mixed",), "linear", "mixture"),
             Layer("line", ("moved",), "network", "displacement"),
-            Layer("handles", (), "data", "hills: drag them"),
+            Layer("handles", (), "data", "hills: drag them; below 0 the first cloud"),
         )),
     ),
     controls={"t": Slider("share of the way", steps(0, 1, 51), 25)},
