@@ -698,15 +698,20 @@ def dynamic_slice(w, eqn):
 
 def scatter(w, eqn):
     dims, (old, where, new), out = eqn.params["dimension_numbers"], eqn.ins, eqn.outs[0]
-    if "CLIP" in str(eqn.params["mode"]):
-        w.fail("scatter with mode clip has no rule: drop what is outside")
+    dropped, clip = dims.inserted_window_dims, "CLIP" in str(eqn.params["mode"])
+    whole = [d for d in range(len(old.shape)) if d not in (*dropped, *dims.operand_batching_dims)]
+    sizes = dict(zip(whole, (new.shape[d] for d in dims.update_window_dims), strict=True))
     name, source, at = w.fresh("a"), w.store(old), w.place(new).at
     w.lines.append(f"const {name}={source}.slice();")
     heads, index = w.heads(new.shape)
+
+    def start(batch, j):
+        d, k = dims.scatter_dims_to_operand_dims[j], w.place(where).at([*batch, str(j)])
+        return clamped(k, old.shape[d] - sizes.get(d, 1)) if clip else k
+
     moved = window(
-        index, len(old.shape), dims.update_window_dims, dims.inserted_window_dims,
-        dims.scatter_dims_to_operand_dims, lambda batch, j: w.place(where).at([*batch, str(j)]),
-        dims.operand_batching_dims, dims.scatter_indices_batching_dims,
+        index, len(old.shape), dims.update_window_dims, dropped, dims.scatter_dims_to_operand_dims,
+        start, dims.operand_batching_dims, dims.scatter_indices_batching_dims,
     )  # fmt: skip
     tests = [f"{moved[d]}>=0&&{moved[d]}<{old.shape[d]}" for d in dims.scatter_dims_to_operand_dims]
     sign = {"scatter": "=", "scatter-add": "+=", "scatter_add": "+="}[eqn.name]

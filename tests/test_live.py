@@ -172,7 +172,9 @@ CASES = {
     ),
     "scatter": (
         lambda x: (x.at[1].set(5.0), x.at[jnp.array([0, 2, 0])].add(x[:1]), x.at[:, 2].add(1.0),
-                   x.at[jnp.array([7])].set(1.0, mode="drop")),
+                   x.at[jnp.array([7])].set(1.0, mode="drop"),
+                   x.at[jnp.array([-2, 9])].add(x[:2], mode="clip"),
+                   lax.dynamic_update_slice(x, x[:2], (jnp.sum(x > 9).astype(int) + 2, 0))),
         {"x": A[0]},
     ),
     # loops and branches
