@@ -25,6 +25,7 @@ help:  ## show this list
 .venv/.stamp: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else \
 	  f"expected Python >= 3.11, got {v.major}.{v.minor}; try make PYTHON=python3.11")'
+	@echo "setting up .venv, this once: some 180 packages, a minute or two without a word"
 	$(PYTHON) -m venv --clear .venv
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --editable .
