@@ -512,6 +512,8 @@ def test_search_finds_wasserstein(visit, address):
     results = tab.locator("#search-results li").all_inner_texts()
     assert "Mean-field networks" in results[0]
     assert any("ntkcourse.transport" in result for result in results)
+    # the excerpts are of the text, not of the contents beside it
+    assert not any("\nContents" in result or ".pdf" in result for result in results)
 
 
 @pytest.mark.browser
