@@ -13,8 +13,9 @@ serve: book  ## build the site and show it on http://localhost:8000
 	$(PY) -m http.server 8000 --bind 127.0.0.1 --directory $(SITE)
 
 # Run the chapters whose text, package or pins changed; see book/notebooks.py.
-notebooks: .venv/.stamp  ## run the chapters that changed
-	$(NOTEBOOKS) $(PY) -m book.notebooks
+# make notebooks CHAPTERS="04-ntk 04-ntk-notes" looks at these alone.
+notebooks: .venv/.stamp  ## run the chapters that changed, or of these: make notebooks CHAPTERS=04-ntk
+	$(NOTEBOOKS) $(PY) -m book.notebooks $(CHAPTERS)
 
 # Copies, so that exploring never rewrites a chapter; a copy that exists is kept.
 lab: .venv/.stamp  ## open copies of the chapters in JupyterLab

@@ -7,6 +7,7 @@ all of them are there. Two builds into the same folder wait for each other.
 import argparse
 import contextlib
 import fcntl
+import io
 import os
 import shutil
 import sys
@@ -46,7 +47,10 @@ def build(out: Path) -> None:
     busy.touch()
     # Warnings are errors, and references that lead nowhere are warnings.
     options = ["-W", "-n", "--keep-going", "-q", "--path-output", str(work)]
-    main(["build", str(ROOT), *options], standalone_mode=False)
+    print("building the pages", flush=True)
+    # Faults come on the other stream; what this one says ends with the address of the wrong folder.
+    with contextlib.redirect_stdout(io.StringIO()):
+        main(["build", str(ROOT), *options], standalone_mode=False)
     shutil.copytree(work / "_build/html", new)
     busy.unlink()
     if site.exists():

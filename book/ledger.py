@@ -58,13 +58,22 @@ def register(root: Path) -> dict[str, dict]:
         inherited = {field: parent[field] for field in ("chapter", "untested") if field in parent}
         entries[name] = {"verdict": "erratum"} | inherited | entry
     for name, entry in entries.items():
-        missing = {"statement", "where", "verdict", "chapter"} - set(entry)
-        if page_of(name) == "errata":
-            missing |= {"printed", "holds"} - set(entry)
-        unknown = set(entry.get("where", {})) - set(data["lectures"])
-        if missing or unknown or entry["verdict"] not in VERDICTS:
+        erratum = ("printed", "holds") if page_of(name) == "errata" else ()
+        needed = ("statement", "where", "verdict", "chapter", *erratum)
+        if missing := [field for field in needed if field not in entry]:
             raise ValueError(
-                f"claims.yml, {name}: missing {missing}, unknown {unknown}, {entry.get('verdict')}"
+                f"claims.yml, {name}: expected {', '.join(missing)} beside {', '.join(entry)}; "
+                "where is {} for a statement of this book"
+            )
+        if unknown := set(entry["where"]) - set(data["lectures"]):
+            raise ValueError(
+                f"claims.yml, {name}: expected where in {', '.join(data['lectures'])}, "
+                f"got {', '.join(sorted(unknown))}"
+            )
+        if entry["verdict"] not in VERDICTS:
+            raise ValueError(
+                f"claims.yml, {name}: expected verdict {' | '.join(VERDICTS)}, "
+                f"got {entry['verdict']!r}"
             )
         if "sort" in entry and (page_of(name) != "errata" or entry["sort"] not in SORTS):
             raise ValueError(

@@ -292,6 +292,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{source.name}: {'nothing' if same else 'only the text'} changed, nothing run")
             continue
         start = time.monotonic()
+        print(f"{source.name}: running", flush=True)
         try:
             write(stored, serialised(run(source)))
         except STOPPED as error:

@@ -1,13 +1,13 @@
-"""What the site needs beyond the theme: local MathJax, pictures with texts, and page metadata."""
+"""What the site needs beyond the theme: local MathJax, pictures with texts, and light pages."""
 
 import base64
 import hashlib
-import html
 import importlib.metadata
 import inspect
 import re
 import shutil
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from docutils import nodes
 from sphinx.util import logging
@@ -26,6 +26,22 @@ def exclude_sources(app, config) -> None:
         str(notebook.relative_to(root).with_suffix(".md"))
         for notebook in (root / "chapters").glob("*.ipynb")
     ]
+
+
+def tell_address(app, config) -> None:
+    """Tell name and address of the site, which `_config.yml` has once, to those who ask for them.
+
+    The page for missing addresses is shown at any depth, so its links start at the root.
+    """
+    home = config.html_baseurl.rstrip("/") + "/"
+    config.ogp_site_url, config.ogp_site_name = home, config.html_title
+    config.notfound_urls_prefix = urlsplit(home).path
+    title = "This page does not exist"
+    first = f'<a href="{home}">The first page of the course</a>'
+    config.notfound_context = {
+        "title": title,
+        "body": f"<h1>{title}</h1><p>It may have moved. {first} has a map of all chapters.</p>",
+    }
 
 
 def give_alt_texts(app, doctree: nodes.document) -> None:
@@ -98,51 +114,6 @@ def unpack_frames(app, doctree: nodes.document, docname: str) -> None:
     for block in doctree.findall(nodes.raw):
         if re.search('class="(explore|live)"', block.astext()):
             block[0] = nodes.Text(INLINE.sub(save, block.astext()))
-
-
-def describe(doctree: nodes.document) -> str:
-    """The first paragraph of a page without its formulas, at most 160 characters of it."""
-    for paragraph in doctree.findall(nodes.paragraph):
-        words = "".join(
-            part.astext() for part in paragraph.findall(nodes.Text) if not _in_math(part)
-        )
-        words = " ".join(words.split())
-        if len(words) > 40:
-            return (
-                words if len(words) <= 160 else words[:159].rsplit(" ", 1)[0].rstrip(" ,.;:") + "…"
-            )
-    return ""
-
-
-def _in_math(node: nodes.Node) -> bool:
-    return isinstance(node.parent, nodes.math | nodes.math_block)
-
-
-def add_metadata(app, pagename: str, templatename: str, context: dict, doctree) -> None:
-    """Description and Open Graph tags; search and index pages have no text of their own."""
-    base = app.config.html_baseurl.rstrip("/")
-    if doctree is None:
-        summary = app.config.html_title
-    else:
-        summary = describe(doctree)
-        if not summary:
-            logger.warning("a page without a first paragraph to describe it: %s", pagename)
-    title = re.sub("<[^>]+>", "", context.get("title", "")) or app.config.html_title
-    properties = {
-        "og:title": title,
-        "og:description": summary,
-        "og:type": "article",
-        "og:url": f"{base}/{pagename}.html",
-        "og:image": f"{base}/_static/card.png",
-        "og:image:alt": "Curves of an ensemble of wide networks, pinched together at the data",
-    }
-    tags = [f'<meta name="description" content="{html.escape(summary)}">']
-    tags += [
-        f'<meta property="{k}" content="{html.escape(html.unescape(v))}">'
-        for k, v in properties.items()
-    ]
-    tags.append('<meta name="twitter:card" content="summary_large_image">')
-    context["metatags"] = context.get("metatags", "") + "\n".join(tags)
 
 
 def mend_signatures(app, pagename: str, templatename: str, context: dict, doctree) -> None:
@@ -218,20 +189,17 @@ def lighten(app, error) -> None:
 
 
 def write_extras(app, error) -> None:
-    """Site map, page for missing addresses, and the picture that link previews show."""
+    """Site map, and the picture that link previews show."""
     if error or app.builder.format != "html":
         return
     base, out = app.config.html_baseurl.rstrip("/"), Path(app.outdir)
+    # sphinx-sitemap would list only the pages that this build wrote anew (its issue 13).
     addresses = "".join(
         f"<url><loc>{base}/{name}.html</loc></url>" for name in sorted(app.env.found_docs)
     )
     (out / "sitemap.xml").write_text(
         '<?xml version="1.0" encoding="UTF-8"?>\n'
         f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{addresses}</urlset>\n'
-    )
-    missing = (Path(__file__).parent / "404.html").read_text()
-    (out / "404.html").write_text(
-        missing.replace("{{ home }}", f"{base}/").replace("{{ title }}", app.config.html_title)
     )
     draw_card(out / "_static/card.png", app.config.html_title)
 
@@ -292,10 +260,10 @@ def setup(app) -> dict:
     app.add_js_file("book.js", loading_method="defer")
     app.connect("config-inited", exclude_sources)
     app.connect("config-inited", link_to_source)
+    app.connect("config-inited", tell_address)
     app.connect("doctree-read", give_alt_texts)
     app.connect("doctree-read", move_captions)
     app.connect("doctree-resolved", unpack_frames)
-    app.connect("html-page-context", add_metadata)
     app.connect("html-page-context", mend_signatures)
     # After the theme has made its own buttons, at 501.
     app.connect("html-page-context", add_source_download, priority=600)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PINS = ("requirements.txt", "requirements-homework.txt", "requirements-test.txt")
+PINS = ("requirements.txt", *(f"requirements-{kind}.txt" for kind in ("site", "homework", "test")))
 NUMBER = re.compile(r"[-+]?\d+\.?\d*(?:e[-+]?\d+)?")
 
 

@@ -164,15 +164,21 @@ def test_arithmetic_on_the_measured_value_is_recognised(rival, wrong):
 
 
 @pytest.mark.parametrize(
-    "change", [{"verdict": "fine"}, {"where": {"009": "L1"}}, {"statement": None}]
+    ("change", "said"),
+    [
+        ({"verdict": "fine"}, "expected verdict right .* got 'fine'"),
+        ({"where": {"009": "L1"}}, "expected where in 000, .* got 009"),
+        ({"statement": None}, "expected statement beside"),
+        ({"where": None}, "expected where beside .* {} for a statement of this book"),
+    ],
 )
-def test_a_register_with_a_fault_is_refused(tmp_path, change):
+def test_a_register_with_a_fault_is_refused(tmp_path, change, said):
     data = yaml.safe_load((ROOT / "chapters/claims.yml").read_text())
     entry = data["statements"]["NTK-04"] | change
     data["statements"]["NTK-04"] = {k: v for k, v in entry.items() if v is not None}
     (tmp_path / "chapters").mkdir()
     (tmp_path / "chapters/claims.yml").write_text(yaml.safe_dump(data))
-    with pytest.raises(ValueError, match="NTK-04"):
+    with pytest.raises(ValueError, match=f"NTK-04: {said}"):
         ledger.register(tmp_path)
 
 

@@ -10,7 +10,7 @@ import threading
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote, urldefrag
+from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
 import yaml
@@ -20,6 +20,7 @@ from ntkcourse import sliders
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTENTS = yaml.safe_load((ROOT / "_toc.yml").read_text())
+ADDRESS = yaml.safe_load((ROOT / "_config.yml").read_text())["html"]["baseurl"]
 
 
 def files(entries: list[dict]) -> list[str]:
@@ -70,7 +71,9 @@ def test_every_link_inside_the_site_leads_somewhere(site):
             address, anchor = (unquote(part).split("?")[0] for part in urldefrag(link))
             if re.match(r"[a-z]+:|//", link):
                 continue
-            target = (path.parent / address).resolve() if address else path
+            start = site if address.startswith("/") else path.parent
+            address = address.removeprefix(urlsplit(ADDRESS).path + "/")
+            target = (start / address).resolve() if address else path
             known = target in pages and (not anchor or anchor in pages[target].ids)
             if not (known or (target.is_file() and target.suffix != ".html")):
                 dead.append(f"{path.relative_to(site)} → {link}")
@@ -109,9 +112,12 @@ def test_site_map_missing_page_and_card(site):
         if element.tag.endswith("loc")
     ]
     assert len(addresses) == len(PAGES)
-    base = yaml.safe_load((ROOT / "_config.yml").read_text())["html"]["baseurl"]
-    assert all((site / address.removeprefix(base + "/")).is_file() for address in addresses)
-    assert f'href="{base}/"' in (site / "404.html").read_text()
+    assert all((site / address.removeprefix(ADDRESS + "/")).is_file() for address in addresses)
+    missing = Links((site / "404.html").read_text()).links
+    assert f"{ADDRESS}/" in missing
+    # it is shown at any depth, where a link that does not start at the root leads elsewhere
+    start = ("#", urlsplit(ADDRESS).path + "/", "https://")
+    assert [link for link in missing if not link.startswith(start)] == []
     assert (site / "_static/card.png").stat().st_size > 10_000
 
 
@@ -506,6 +512,8 @@ def test_search_finds_wasserstein(visit, address):
     results = tab.locator("#search-results li").all_inner_texts()
     assert "Mean-field networks" in results[0]
     assert any("ntkcourse.transport" in result for result in results)
+    # the excerpts are of the text, not of the contents beside it
+    assert not any("\nContents" in result or ".pdf" in result for result in results)
 
 
 @pytest.mark.browser

@@ -413,7 +413,7 @@ def test_every_public_function_is_here():
         and name not in without
         and name not in names
     ]
-    assert not missing
+    assert not missing, "expected an entry of CASES whose key has the function's name"
 
 
 @pytest.mark.parametrize("transform", [jax.jit, jax.grad, lambda f: lambda s: jax.vmap(f)(s[None])])

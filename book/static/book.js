@@ -111,6 +111,19 @@ function mendTheme() {
   document.querySelectorAll("div.citation[role]").forEach((entry) => entry.setAttribute("role", "listitem"));
 }
 
+// The excerpt below a result of the search: from the text, not from buttons and contents around it.
+function mendSearch() {
+  if (typeof Search === "undefined") return;
+  const textOf = Search.htmlToText;
+  Search.htmlToText = (page, anchor) => {
+    const tree = new DOMParser().parseFromString(page, "text/html");
+    const around = ".bd-header-article, #jb-print-docs-body, .prev-next-footer, .bd-sidebar-secondary";
+    tree.querySelectorAll(around).forEach((part) => part.remove());
+    return textOf(tree.documentElement.outerHTML, anchor);
+  };
+}
+
 mendTheme();
+document.addEventListener("DOMContentLoaded", mendSearch);
 document.querySelectorAll("figure.explore").forEach(explore);
 document.querySelectorAll("form.ledger-filter").forEach(filterLedger);
