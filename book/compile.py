@@ -25,6 +25,8 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from ntkcourse.jaxprs import scan_sizes
+
 LARGEST = 4096
 """Entries of a constant that a page may carry."""
 RUNTIME = Path(__file__).with_name("runtime.js")
@@ -741,11 +743,12 @@ def assign(w, names: list[str], values: list[Var]) -> None:
 
 def scan(w, eqn):
     p = eqn.params
-    cut, length = p["num_consts"], p["length"]
-    fixed, state = eqn.ins[:cut], eqn.ins[cut : cut + p["num_carry"]]
+    axes = [[len(var.shape) for var in side] for side in (eqn.ins, eqn.outs)]
+    cut, count = scan_sizes(p["jaxpr"].jaxpr, *axes)
+    fixed, state, length = eqn.ins[:cut], eqn.ins[cut : cut + count], p["length"]
     for var in eqn.ins:
         w.store(var)
-    names, rows = carried(w, state), eqn.outs[p["num_carry"] :]
+    names, rows = carried(w, state), eqn.outs[count:]
     stores = [w.fresh("a") for _ in rows]
     for name, var in zip(stores, rows, strict=True):
         w.lines.append(f"const {name}=new {w.array_type(var)}({math.prod(var.shape)});")
@@ -753,18 +756,18 @@ def scan(w, eqn):
     back = f"for(let {t}={length - 1};{t}>=0;{t}--){{"
     w.lines.append(back if p["reverse"] else f"for(let {t}=0;{t}<{length};{t}++){{")
     given = []
-    for var in eqn.ins[cut + p["num_carry"] :]:
+    for var in eqn.ins[cut + count :]:
         source = w.place(var)
         given.append(Place(lambda index, at=source.at: at([t, *index])))
         if len(var.shape) == 1:
             given[-1] = w.at_number(Var((), var.dtype), w.named(source.at([t])))
     inside = [*map(w.place, fixed), *map(w.at_array, state, names), *given]
     outs = w.program(p["jaxpr"], inside)
-    for name, var in zip(stores, outs[p["num_carry"] :], strict=True):
+    for name, var in zip(stores, outs[count:], strict=True):
         value = w.store(var)
         set_row = f"{name}.set({value},{t}*{math.prod(var.shape)});"
         w.lines.append(set_row if var.shape else f"{name}[{t}]={value};")
-    assign(w, names, outs[: p["num_carry"]])
+    assign(w, names, outs[:count])
     w.lines.append("}")
     w.put(eqn.outs, [*names, *stores])
 

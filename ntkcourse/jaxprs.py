@@ -58,6 +58,17 @@ def _has_product(jaxpr) -> bool:
     return bool(names & {"dot_general", "conv_general_dilated"}) or any(map(_has_product, inner))
 
 
+def scan_sizes(inner: Jaxpr, ins: list[int], outs: list[int]) -> tuple[int, int]:
+    """How many constants and how many states a scan has, by the numbers of axes outside.
+
+    What it runs over, or stacks, has one axis more than inside. (JAX keeps these sizes among the
+    parameters of a scan, in other words from one version to the next.)
+    """
+    states = sum(n == v.aval.ndim for n, v in zip(outs, inner.outvars, strict=True))
+    kept = sum(n == v.aval.ndim for n, v in zip(ins, inner.invars, strict=True))
+    return kept - states, states
+
+
 def _inline(number, eqn, values):
     # functions with a derivative of their own (custom_jvp, custom_vjp) stay whole: it would be lost
     p = eqn.params
@@ -66,8 +77,9 @@ def _inline(number, eqn, values):
     short = eqn.primitive.name == "scan" and 0 < p["length"] <= UNROLL
     if not short or not _has_product(p["jaxpr"].jaxpr):
         return bind(number, eqn, values)
-    fixed, moving = p["num_consts"], p["num_consts"] + p["num_carry"]
-    consts, carry, slices = values[:fixed], values[fixed:moving], values[moving:]
+    axes = [[v.aval.ndim for v in side] for side in (eqn.invars, eqn.outvars)]
+    fixed, states = scan_sizes(p["jaxpr"].jaxpr, *axes)
+    consts, carry, slices = values[:fixed], values[fixed : fixed + states], values[fixed + states :]
     stacked = [None] * p["length"]
     for t in range(p["length"])[:: -1 if p["reverse"] else 1]:
         xs = [lax.index_in_dim(a, t, keepdims=False) for a in slices]

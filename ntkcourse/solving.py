@@ -124,8 +124,6 @@ def _solve(factor, matrix, ridge, b):
     columns = b if b.ndim == 2 else b[:, None]
     if factor.regular is None:
         solved = by_cholesky(columns)
-    elif checks.known(factor.regular):
-        solved = by_root(columns)
     else:
         solved = jax.lax.cond(factor.regular, by_cholesky, by_root, columns)
     return solved.reshape(b.shape)
