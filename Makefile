@@ -34,9 +34,12 @@ test: .venv/.stamp  ## check style, run every test and every notebook
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m ruff check --select F821 chapters/*.ipynb homework/*/*.ipynb
-	OPTIMISED=1 $(PYTEST) $(EXACT) --cov --cov-report=
-	NOTEBOOK_XLA_FLAGS="$(FLAGS)" $(PYTEST) tests chapters $(EXACT:%=--ignore=%) -p book.pixels --nbval \
-	  --nbval-sanitize-with book/nbval.cfg --cov --cov-append --cov-report=term --cov-fail-under=95
+	$(PY) -m coverage erase
+	COVERAGE=1 OPTIMISED=1 $(PYTEST) $(EXACT)
+	COVERAGE=1 NOTEBOOK_XLA_FLAGS="$(FLAGS)" $(PYTEST) tests chapters $(EXACT:%=--ignore=%) -p book.pixels \
+	  --nbval --nbval-sanitize-with book/nbval.cfg
+	$(PY) -m coverage combine --quiet
+	$(PY) -m coverage report --fail-under=95
 
 # The slow ones: floods of hostile submissions, interruptions, all transformations, fuzz; and every
 # test as users compile.

@@ -13,17 +13,26 @@ if "OPTIMISED" not in os.environ and "optimization_level" not in os.environ.get(
     )
 
 import jax
+import lines
 import machine
 import pytest
 from beartype import BeartypeConf, beartype
 from jaxtyping import config, install_import_hook
 
 typecheck = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int passes where float stands
-install_import_hook("ntkcourse", f"{__name__}.typecheck")
+if "COVERAGE" in os.environ:  # `make test` asks which lines of the package ran
+    lines.install(f"{__name__}.typecheck")
+else:
+    install_import_hook("ntkcourse", f"{__name__}.typecheck")
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def pytest_sessionfinish():
+    if "COVERAGE" in os.environ:
+        lines.write()
 
 
 @pytest.fixture(scope="module", autouse=True)

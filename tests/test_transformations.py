@@ -29,8 +29,6 @@ from ntkcourse import (
     transport,
 )
 
-# Nothing is measured here but time: each line that runs here runs in the tests of its module, too.
-pytestmark = pytest.mark.no_cover
 LIMIT = 600
 STEP = 1e-4
 N = 6
