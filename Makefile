@@ -26,7 +26,8 @@ help:  ## show this list
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else \
 	  f"expected Python >= 3.11, got {v.major}.{v.minor}; try make PYTHON=python3.11")'
 	$(PYTHON) -m venv --clear .venv
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --require-hashes -r requirements.lock
+	@$(PY) -W ignore -m compileall -qq -j 0 .venv/lib || true  # on all cores; pip takes one
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 

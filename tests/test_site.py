@@ -243,7 +243,8 @@ PHONE |= {"chapters/ledger", next(page for page in PAGES if page.startswith("hom
 
 @pytest.mark.browser
 @pytest.mark.parametrize(
-    "name", [name if name in PHONE else pytest.param(name, marks=pytest.mark.soak) for name in PAGES]
+    "name",
+    [name if name in PHONE else pytest.param(name, marks=pytest.mark.soak) for name in PAGES],
 )
 def test_the_same_on_a_phone(visit, name):
     assert unfit_formulas_and_width(visit(name, 390)) == (0, 0, 0)
