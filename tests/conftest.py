@@ -9,7 +9,7 @@ import warnings
 if "OPTIMISED" not in os.environ and "optimization_level" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + (
         " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-        " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+        " --xla_cpu_use_fusion_emitters=false"
     )
 
 import jax
