@@ -6,6 +6,8 @@ are cores spend half of their time waiting for each other.
 """
 
 import os
+import time
+from collections import Counter
 from pathlib import Path
 
 import nbval.plugin
@@ -24,7 +26,11 @@ LONGEST = [
     "test_documentation", "test_lessons", "test_neighbours", "test_benchmarks",
     "test_interruptions", "test_features", "test_tiles", "test_transport",
 ]  # fmt: skip
-"""Files that take more than ten seconds, the longest first; the others follow as they come."""
+"""Files that take more than ten seconds, the longest first; the others follow as they come. Each
+run ends with such a list of its own."""
+
+SECONDS: Counter[str] = Counter()  # of each file
+ENDS: dict[str, float] = {}  # when each worker reported last
 
 
 def pytest_configure(config):
@@ -53,3 +59,20 @@ def pytest_runtest_setup(item):
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("XLA_FLAGS", flags)
         return (yield)
+
+
+def pytest_runtest_logreport(report):
+    """Add up where the time goes."""
+    SECONDS[Path(report.nodeid.split("::")[0]).stem] += report.duration
+    if hasattr(report, "node"):
+        ENDS[report.node.gateway.id] = time.monotonic()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say which files took longest and how long a worker had nothing to do at the end."""
+    if ENDS:
+        long = [f"{name} {took:.0f}" for name, took in SECONDS.most_common() if took > 10]
+        terminalreporter.section("seconds")
+        terminalreporter.write_line(", ".join(long))
+        apart = max(ENDS.values()) - min(ENDS.values())
+        terminalreporter.write_line(f"The last worker ended {apart:.0f} seconds after the first.")

@@ -1,5 +1,6 @@
 """Products with Gram matrices that are not stored; many devices give what one gives."""
 
+import functools
 import itertools
 import json
 import os
@@ -37,18 +38,47 @@ def some(*lists):
     ]
 
 
-@pytest.mark.parametrize(
-    ("n", "m", "columns"), some([1, 6, 7, 8, 20], [None, 3, 7, 16], [(), (1,), (3,)])
-)
-def test_matvec_is_the_product_with_the_gram_matrix(monkeypatch, n, m, columns):
+KERNELS = {
+    "rbf": kernels.rbf(3.0),
+    "ntk": infinite.ntk(2),
+    "function": lambda a, b: jnp.sum(jnp.abs(a - b)),
+}
+X, Y = normal(20, 12), normal(16, 12, seed=1)
+
+
+@functools.cache
+def matrix(name, other):
+    """The whole Gram matrix, of which fewer points have a part: compiled once."""
+    return np.asarray(kernels.gram(KERNELS[name], X, Y if other else None))
+
+
+# Each program is compiled anew. By default each pair of entries meets; all together are soaked.
+SIZES, OTHERS, COLUMNS = [1, 6, 7, 8, 20], [None, 3, 7, 16], [(), (1,), (3,)]
+PRODUCTS = [
+    pytest.param(
+        SIZES[i], OTHERS[j], COLUMNS[c], name,
+        marks=() if (i + j + c) % 3 == 0 == (i + 2 * j + kind) % 3 else pytest.mark.soak,
+    )
+    for i, j, c in itertools.product(range(5), range(4), range(3))
+    for kind, name in enumerate(KERNELS)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("n", "m", "columns", "name"), PRODUCTS)
+def test_matvec_is_the_product_with_the_gram_matrix(monkeypatch, n, m, columns, name):
+    expected = matrix(name, m is not None)[:n, : m or n]
     monkeypatch.setattr(tiles, "TILE", 7)
-    x = normal(n, 12)
-    y = None if m is None else normal(m, 12, seed=1)
-    v = normal(n if m is None else m, *(columns or (1,)), seed=2).reshape(-1, *columns)
-    for k in (kernels.rbf(3.0), infinite.ntk(2), lambda a, b: jnp.sum(jnp.abs(a - b))):
-        product = kernels.matvec(k, x, v, y)
-        assert product.shape == (n, *columns)
-        np.testing.assert_allclose(product, kernels.gram(k, x, y) @ v, rtol=1e-12, atol=1e-12)
+    v = normal(m or n, *(columns or (1,)), seed=2).reshape(-1, *columns)
+    product = kernels.matvec(KERNELS[name], X[:n], v, None if m is None else Y[:m])
+    assert product.shape == (n, *columns)
+    np.testing.assert_allclose(product, expected @ v, rtol=1e-12, atol=1e-12)
+
+
+def test_each_pair_of_sizes_columns_and_kernels_is_tried():
+    chosen = [case.values for case in PRODUCTS if not case.marks]
+    for a, b in itertools.combinations(range(4), 2):
+        met = {(case[a], case[b]) for case in chosen}
+        assert met == {(case.values[a], case.values[b]) for case in PRODUCTS}
 
 
 def test_matvec_stores_no_matrix():
@@ -119,10 +149,14 @@ def test_what_conjugate_gradients_cannot():
             kernels.ridge_regression(k, x, x[:, 0], **options)
 
 
-def start(arguments, devices=1):
+# Virtual devices compile as users do; two processes, which give the same numbers, optimise little.
+LITTLE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+
+
+def start(arguments, devices=1, flags=""):
     environment = os.environ | {
         "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} {flags}",
     }  # fmt: skip
     return subprocess.Popen(
         [sys.executable, str(ROOT / "tests/many_devices.py"), *arguments],
@@ -150,7 +184,7 @@ def pair(*rest):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    return [start([address, str(i), *rest]) for i in range(2)]
+    return [start([address, str(i), *rest], flags=LITTLE) for i in range(2)]
 
 
 def end(processes):

@@ -5,6 +5,7 @@ The sample of `homework_sample` stands for those that are not written yet.
 
 import copy
 import json
+import os
 import re
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 import yaml
 from jaxtyping import config
 
-from grading import compare, grade, masters, perform, release, starter, submissions
+from grading import compare, grade, masters, perform, release, sandbox, starter, submissions
 
 ROOT = Path(__file__).resolve().parent.parent
 SEED = "a seed of the tests"
@@ -32,6 +33,16 @@ WRONG = {sample.NAME: declared_wrong(sample.master())}
 WRONG |= {name: declared_wrong(json.loads(path.read_text())) for name, path in COURSE.items()}
 each_assignment = pytest.mark.parametrize("name", list(WRONG))
 each_task = pytest.mark.parametrize(("name", "task"), [(n, t) for n in WRONG for t in WRONG[n]])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def optimised_little():
+    """Inside the sandbox, too, XLA compiles as in all tests: see conftest.py."""
+    as_it_is = sandbox.environment
+    with pytest.MonkeyPatch.context() as patch:
+        if flags := os.environ.get("XLA_FLAGS"):
+            patch.setattr(sandbox, "environment", lambda *a: as_it_is(*a) | {"XLA_FLAGS": flags})
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -405,9 +405,15 @@ def test_layers_of_network_are_the_dense_case(user):
         infinite.network(d, phi, d, phi, d), (infinite.nngp, infinite.ntk), strict=True
     ):
         assert float(k(x, y)) == pytest.approx(float(make(3, "erf", 1.3, 0.4)(x, y)), rel=1e-14)
-        both = jax.jit(jax.value_and_grad(lambda s, m=make: m(12, "relu", s, 0.1)(x, y)))
-        above, below, (_, slope) = (both(1.2 + h) for h in (1e-5, -1e-5, 0.0))
-        assert float(slope) == pytest.approx(float(above[0] - below[0]) / 2e-5, rel=1e-7)
+
+
+@pytest.mark.parametrize("depth", [4, pytest.param(12, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("make", [infinite.nngp, infinite.ntk])
+def test_derivative_by_the_scale_of_the_weights(user, make, depth):
+    x, y = jnp.asarray([1.0, -0.5, 0.3]), jnp.asarray([0.2, 0.8, -1.0])
+    both = jax.jit(jax.value_and_grad(lambda s: make(depth, "relu", s, 0.1)(x, y)))
+    above, below, (_, slope) = (both(1.2 + h) for h in (1e-5, -1e-5, 0.0))
+    assert float(slope) == pytest.approx(float(above[0] - below[0]) / 2e-5, rel=1e-7)
 
 
 def finite_residual(width, key, x, y, norm):

@@ -19,6 +19,20 @@ def difference(f, at, step=1e-5):
     return (f(at + step) - f(at - step)) / (2 * step)
 
 
+def slope_and_difference(f):
+    """The derivative of f by its first argument and a difference quotient, in one program.
+
+    Outside jit each of the hundreds of operations of a derivative would be a program of its own.
+    """
+
+    def both(at, *rest):
+        values = jax.vmap(lambda s: f(s, *rest))  # one copy of f for both sides
+        above, below = values(at + jnp.array([1e-5, -1e-5], jnp.float64))
+        return jax.grad(f)(at, *rest), (above - below) / 2e-5
+
+    return jax.jit(both)
+
+
 def test_many_ridges_at_once(user):
     # as one batch, the two branches of the solver once hung in most runs
     x, y = normal(200, 3), normal(200, seed=1)
@@ -43,39 +57,43 @@ def test_many_ridges_at_once(user):
 )
 def test_derivatives_with_a_point_twice(user, f):
     total = lambda s: jnp.sum(f(s) ** 2)  # noqa: E731
-    for derivative in (jax.grad(total), jax.jit(jax.grad(total)), jax.jacfwd(total)):
-        np.testing.assert_allclose(derivative(0.8), difference(total, 0.8), rtol=1e-5)
-    both = jax.vmap(jax.grad(total))(jnp.array([0.8, 0.9]))
-    np.testing.assert_allclose(both[0], difference(total, 0.8), rtol=1e-5)
+    expected = difference(total, 0.8)
+    np.testing.assert_allclose(jax.grad(total)(0.8), expected, rtol=1e-5)  # outside jit, too
+    for derivative in (jax.grad(total), jax.jacfwd(total)):
+        np.testing.assert_allclose(jax.jit(derivative)(0.8), expected, rtol=1e-5)
+    both = jax.jit(jax.vmap(jax.grad(total)))(jnp.array([0.8, 0.9]))
+    np.testing.assert_allclose(both[0], expected, rtol=1e-5)
+
+
+def flow(s, t, x=CIRCLE, y=CIRCLE_Y, new=ON_CIRCLE):
+    return jnp.sum(kernels.gradient_flow(kernels.rbf(s), x, y, t)(new) ** 2)
+
+
+def law(s, t):
+    pair = (make(2, "relu", s, 0.3) for make in (infinite.nngp, infinite.ntk))
+    mean, cov = kernels.trained_ensemble(*pair, CIRCLE, CIRCLE_Y, ON_CIRCLE, t)
+    return jnp.sum(mean**2) + jnp.sum(cov**2)
+
+
+FLOW, LAW = slope_and_difference(flow), slope_and_difference(law)
 
 
 @pytest.mark.parametrize("t", [0.0, 0.3, 2.0, 50.0, jnp.inf])
 @pytest.mark.parametrize("ell", [0.5, 1.0])
 def test_derivatives_of_flows_with_multiple_eigenvalues(user, t, ell):
-    def flow(s):
-        return jnp.sum(kernels.gradient_flow(kernels.rbf(s), CIRCLE, CIRCLE_Y, t)(ON_CIRCLE) ** 2)
-
-    def law(s):
-        pair = (make(2, "relu", s, 0.3) for make in (infinite.nngp, infinite.ntk))
-        mean, cov = kernels.trained_ensemble(*pair, CIRCLE, CIRCLE_Y, ON_CIRCLE, t)
-        return jnp.sum(mean**2) + jnp.sum(cov**2)
-
-    for f in (flow, law):
-        np.testing.assert_allclose(jax.grad(f)(ell), difference(f, ell), rtol=1e-6, atol=1e-9)
+    for both in (FLOW, LAW):
+        np.testing.assert_allclose(*both(ell, t), rtol=1e-6, atol=1e-9)
 
 
 def test_derivatives_of_flows_in_single_precision(user):
-    x, y, new = (a.astype(jnp.float32) for a in (CIRCLE, CIRCLE_Y, ON_CIRCLE))
-    f = lambda s: jnp.sum(kernels.gradient_flow(kernels.rbf(s), x, y, 2.0)(new) ** 2)  # noqa: E731
-    double = lambda s: jnp.sum(  # noqa: E731
-        kernels.gradient_flow(kernels.rbf(s), CIRCLE, CIRCLE_Y, 2.0)(ON_CIRCLE) ** 2
-    )
-    np.testing.assert_allclose(jax.grad(f)(jnp.float32(0.5)), jax.grad(double)(0.5), rtol=1e-4)
+    single = [a.astype(jnp.float32) for a in (CIRCLE, CIRCLE_Y, ON_CIRCLE)]
+    slope = jax.jit(jax.grad(flow))(jnp.float32(0.5), jnp.float32(2.0), *single)
+    np.testing.assert_allclose(slope, FLOW(0.5, 2.0)[0], rtol=1e-4)
 
 
 def test_the_flow_may_be_differentiated_by_its_time():
     f = lambda t: jnp.sum(kernels.gradient_flow(kernels.rbf(), X, Y, t)(NEW) ** 2)  # noqa: E731
-    np.testing.assert_allclose(jax.grad(f)(2.0), difference(f, 2.0), rtol=1e-7)
+    np.testing.assert_allclose(*slope_and_difference(f)(2.0), rtol=1e-7)
 
 
 def test_a_moving_twin_changes_the_flow_smoothly(user):
@@ -83,7 +101,7 @@ def test_a_moving_twin_changes_the_flow_smoothly(user):
     f = lambda s: jnp.sum(  # noqa: E731
         kernels.gradient_flow(kernels.rbf(0.7), TWICE.at[0, 0].add(s), TWICE_Y, 2.0)(NEW) ** 2
     )
-    np.testing.assert_allclose(jax.grad(f)(0.0), difference(f, 0.0), rtol=1e-6)
+    np.testing.assert_allclose(*slope_and_difference(f)(0.0), rtol=1e-6)
 
 
 @pytest.mark.parametrize("ridge", [1e-4, 1e-6])
@@ -166,7 +184,7 @@ def test_log_marginal_likelihood_against_scipy(user):
     value = kernels.log_marginal_likelihood(kernels.rbf(), X, y, 0.3)
     np.testing.assert_allclose(value, expected, rtol=1e-12)
     f = lambda s: kernels.log_marginal_likelihood(kernels.rbf(s), X, y, 0.3)  # noqa: E731
-    np.testing.assert_allclose(jax.grad(f)(1.2), difference(f, 1.2), rtol=1e-7)
+    np.testing.assert_allclose(*slope_and_difference(f)(1.2), rtol=1e-7)
 
 
 def test_no_density_without_noise(user):
