@@ -17,14 +17,15 @@ import pytest
 nbval.plugin.setup_coverage = nbval.plugin.teardown_coverage = lambda *_: None
 
 LONGEST = [
-    "07-limits", "04-ntk-notes", "test_transformations", "test_faults", "05-convergence",
-    "09-rich", "06-lazy", "02-random-features", "03-wide-networks", "01-kernels",
-    "08-mean-field-notes", "test_site", "test_homework", "test_infinite", "test_grams",
-    "test_live", "10-benchmark", "test_regression", "04-ntk", "11-outlook", "08-mean-field",
-    "test_hostile", "test_grading", "test_kernels", "test_duals", "test_tangent",
-    "test_convolution", "test_training", "test_flows", "test_structure", "test_networks",
-    "test_documentation", "test_lessons", "test_neighbours", "test_benchmarks",
-    "test_interruptions", "test_features", "test_tiles", "test_transport",
+    "test_site", "test_transformations", "test_homework", "10-benchmark", "test_faults",
+    "test_live", "test_lessons", "02-random-features", "09-rich", "06-lazy", "04-ntk",
+    "08-mean-field-notes", "04-ntk-notes", "11-outlook", "03-wide-networks", "07-limits",
+    "test_regression", "test_flows", "05-convergence", "test_benchmarks", "01-kernels",
+    "test_convolution", "test_documentation", "test_tangent", "test_training", "test_hostile",
+    "test_structure", "test_networks", "test_tiles", "test_features", "test_attacks",
+    "test_grading", "08-mean-field", "test_checks", "test_interruptions", "test_transport",
+    "test_notebooks", "test_neighbours", "test_infinite", "test_grams", "test_kernels",
+    "test_duals", "test_fuzz",
 ]  # fmt: skip
 """Files that take more than ten seconds, the longest first; the others follow as they come. Each
 run ends with such a list of its own."""

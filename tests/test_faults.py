@@ -221,7 +221,7 @@ PACKAGE_FAULTS = [
     ),
     (
         "a factor in the derivative", "infinite.py",
-        "kappa_dot(s.xx, s.xy, s.yy) * s.theta", "1.1 * kappa_dot(s.xx, s.xy, s.yy) * s.theta",
+        "kappa_dot(*s[:3]) * s.theta", "1.1 * kappa_dot(*s[:3]) * s.theta",
         "NTK-04",
     ),
     (
